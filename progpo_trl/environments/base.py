@@ -1,0 +1,101 @@
+"""The environment contract: text in, text out. Environments know nothing of tokens, torch or the trainer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the agent sees at the start of an episode.
+
+    text: the observation; admissible: the commands the environment would accept now, or None when it cannot say;
+    task: the instruction alone, for prompts that repeat it at every step (empty when `text` is all there is).
+    """
+
+    text: str
+    admissible: tuple[str, ...] | None = None
+    task: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one action led to.
+
+    text: the next observation; reward: of this step alone; done: the episode is over; success: the task is solved;
+    info: anything else worth keeping (numbers are averaged into the metrics as `info/<key>`).
+    """
+
+    text: str
+    admissible: tuple[str, ...] | None = None
+    reward: float = 0.0
+    done: bool = False
+    success: bool = False
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+class Environment(ABC):
+    """One episode at a time. Cheap to create, deterministic given (task_id, seed), picklable."""
+
+    @abstractmethod
+    def reset(self, task_id: str, seed: int = 0) -> Observation:
+        """Start the task `task_id`. Unknown ids raise KeyError."""
+
+    @abstractmethod
+    def step(self, action: str) -> StepResult:
+        """Play one action. Any string is allowed: an action the environment does not know is a step like any other."""
+
+
+class TaskSet(ABC):
+    """The tasks of an environment and how to make one instance of it; what `environment=` of the trainer takes.
+
+    max_steps: actions an episode may take at most. prompt_template: a name in `progpo_trl/prompts` or a path to a
+    Jinja file that turns observations into prompts.
+    """
+
+    name: str = "custom"
+    max_steps: int = 50
+    prompt_template: str = "plain"
+
+    @abstractmethod
+    def task_ids(self, split: str = "train") -> Sequence[str]:
+        """Ids of a split, in a fixed order. An unknown split raises KeyError and names those there are."""
+
+    @abstractmethod
+    def make(self) -> Environment:
+        """A new, independent environment. Instances share whatever is immutable."""
+
+    def task_type(self, task_id: str) -> str:
+        """The kind of a task, for per-type success rates."""
+        return "all"
+
+
+class EnvironmentTasks(TaskSet):
+    """A TaskSet around an Environment class (or any callable that makes one) and the ids it is to play."""
+
+    def __init__(
+        self,
+        factory: Callable[[], Environment],
+        task_ids: Sequence[str] | dict[str, Sequence[str]],
+        *,
+        max_steps: int | None = None,
+        prompt_template: str | None = None,
+        name: str | None = None,
+    ):
+        self._factory = factory
+        splits = task_ids if isinstance(task_ids, dict) else {"train": task_ids}
+        self._ids = {split: tuple(str(i) for i in ids) for split, ids in splits.items()}
+        self.name = name or getattr(factory, "__name__", "custom").lower()
+        self.max_steps = int(max_steps or getattr(factory, "max_steps", 0) or TaskSet.max_steps)
+        self.prompt_template = prompt_template or getattr(factory, "prompt_template", TaskSet.prompt_template)
+
+    def task_ids(self, split: str = "train") -> Sequence[str]:
+        if split not in self._ids:
+            raise KeyError(f"no split {split!r}; there are {sorted(self._ids)}")
+        return self._ids[split]
+
+    def make(self) -> Environment:
+        return self._factory()
