@@ -1,0 +1,307 @@
+"""MultiTurnGRPOConfig: TRL's GRPOConfig plus what a multi-turn run needs. One field, one help text."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from dataclasses import dataclass, field
+
+from transformers.trainer_utils import IntervalStrategy
+from trl import GRPOConfig
+
+# Loss types whose gradient is proven equal to an independent reference for uneven rows (tests/test_gradients.py).
+PROVEN_LOSSES = ("dapo", "grpo", "bnpo", "dr_grpo")
+
+
+@dataclass
+class MultiTurnGRPOConfig(GRPOConfig):
+    """Arguments of `MultiTurnGRPOTrainer`.
+
+    TRL's `max_completion_length` is the token limit of ONE response (turn); `num_generations` the episodes per task.
+    Batch arithmetic: set `groups_per_generation`, `updates_per_generation` and `max_generations`, and TRL's
+    `per_device_train_batch_size`, `steps_per_generation`, `gradient_accumulation_steps` and `max_steps` follow; or
+    leave them unset and give TRL's own four.
+    """
+
+    # Defaults that differ from TRL's: the published settings of GiGPO, ProGPO and ProxMO (spec, section 10).
+    num_generations: int | None = field(default=8, metadata={"help": "Episodes played per task (group size K)."})
+    max_completion_length: int | None = field(
+        default=512, metadata={"help": "Token limit of one response of the policy (one turn)."}
+    )
+
+    vllm_importance_sampling_mode: str = field(
+        default="token_truncate",
+        metadata={
+            "help": "As in TRL. Default differs: 'sequence_mask' sums log-ratios over a row, and long multi-turn rows "
+            "would tend to be masked whole."
+        },
+    )
+
+    # Rollout
+    context: str = field(
+        default="window",
+        metadata={
+            "help": "How history reaches the policy: 'window' rebuilds one user message every turn from the last "
+            "`history` steps (as published); 'full' keeps the whole conversation and the KV cache.",
+            "choices": ["window", "full"],
+        },
+    )
+    history: int = field(default=2, metadata={"help": "Past steps shown in the prompt when context is 'window'."})
+    prompt_template: str | None = field(
+        default=None,
+        metadata={
+            "help": "Prompt template: a name in progpo_trl/prompts or a path to a Jinja file. Default: the "
+            "environment's own."
+        },
+    )
+    system_prompt: str | None = field(
+        default=None, metadata={"help": "System message put before the first user message (published: none)."}
+    )
+    max_turns: int | None = field(
+        default=None, metadata={"help": "Actions per episode at most. Default: the environment's limit."}
+    )
+    max_context_length: int | None = field(
+        default=None,
+        metadata={
+            "help": "Token limit of a prompt. In 'window' context history is shortened until it fits; an episode "
+            "whose prompt cannot fit ends with stop reason 'context_limit'. Default: the model's window."
+        },
+    )
+    episodes_per_forward: int | None = field(
+        default=None,
+        metadata={"help": "Episodes decoded together on one device (bounds the KV cache). Default: all of them."},
+    )
+    environment_retries: int = field(
+        default=1, metadata={"help": "How often an episode whose environment raised an error is played again."}
+    )
+    max_dropped_fraction: float = field(
+        default=0.25,
+        metadata={"help": "Share of episodes of one generation that may be lost to environment errors before the run stops."},
+    )
+
+    # Advantage
+    invalid_action_penalty: float = field(
+        default=0.1, metadata={"help": "Subtracted from the score of a step whose action is invalid (as published)."}
+    )
+    invalid_action: str = field(
+        default="format",
+        metadata={
+            "help": "What makes an action invalid for the penalty: 'format' (tags missing, as published), "
+            "'admissible' (not in the environment's list), or 'either'.",
+            "choices": ["format", "admissible", "either"],
+        },
+    )
+
+    # Batches
+    groups_per_generation: int | None = field(
+        default=None, metadata={"help": "Tasks per generation over all processes (published: 16)."}
+    )
+    updates_per_generation: int | None = field(
+        default=None,
+        metadata={"help": "Optimizer steps taken on the rows of one generation. Needs `groups_per_generation`."},
+    )
+    max_generations: int | None = field(
+        default=None, metadata={"help": "Generations (published: iterations) of the run; sets `max_steps`."}
+    )
+    save_every_generations: int | None = field(
+        default=None, metadata={"help": "Save a checkpoint every so many generations; sets `save_steps`."}
+    )
+    eval_every_generations: int | None = field(
+        default=None, metadata={"help": "Evaluate on the panel every so many generations; sets `eval_steps`."}
+    )
+    rows_per_forward: int | None = field(
+        default=None,
+        metadata={
+            "help": "Training rows per forward/backward pass (memory; the result does not depend on it). Default: "
+            "`per_device_train_batch_size`."
+        },
+    )
+
+    # Evaluation panel
+    eval_tasks: int | None = field(
+        default=None, metadata={"help": "Tasks of the evaluation split to play (the first n ids). Default: all."}
+    )
+    eval_temperature: float = field(
+        default=0.4, metadata={"help": "Sampling temperature of the evaluation (published: 0.4); 0 is greedy."}
+    )
+    eval_seed: int = field(default=0, metadata={"help": "Sampling seed of the evaluation; training never uses it."})
+
+    # Logging
+    save_episodes: bool = field(
+        default=True, metadata={"help": "Append every training episode to `output_dir/episodes.jsonl`."}
+    )
+    show_rollout_progress: bool = field(
+        default=True, metadata={"help": "Show a progress bar over episodes while they are played."}
+    )
+
+    def __post_init__(self):
+        _check_choices(self)
+        _resolve_batches(self)
+        super().__post_init__()
+        _resolve_generations(self)
+        _refuse_unproven(self)
+
+
+def _check_choices(config: MultiTurnGRPOConfig) -> None:
+    for name, choices in (("context", ("window", "full")), ("invalid_action", ("format", "admissible", "either"))):
+        value = getattr(config, name)
+        if value not in choices:
+            raise ValueError(f"{name}={value!r} is not one of {', '.join(choices)}")
+    minimum = {
+        "history": 0,
+        "max_turns": 1,
+        "max_context_length": 1,
+        "episodes_per_forward": 1,
+        "environment_retries": 0,
+        "groups_per_generation": 1,
+        "updates_per_generation": 1,
+        "max_generations": 1,
+        "save_every_generations": 1,
+        "eval_every_generations": 1,
+        "rows_per_forward": 1,
+        "eval_tasks": 1,
+        "max_completion_length": 1,
+    }
+    for name, low in minimum.items():
+        value = getattr(config, name)
+        if value is not None and value < low:
+            raise ValueError(f"{name} must be at least {low}, got {value}")
+    for name in ("invalid_action_penalty", "eval_temperature"):
+        value = getattr(config, name)
+        if not math.isfinite(value) or value < 0:
+            raise ValueError(f"{name} must be a number >= 0, got {value}")
+    if not 0 <= config.max_dropped_fraction <= 1:
+        raise ValueError(f"max_dropped_fraction must be between 0 and 1, got {config.max_dropped_fraction}")
+
+
+def _resolve_batches(config: MultiTurnGRPOConfig) -> None:
+    """Derive TRL's batch fields from groups and updates per generation.
+
+    TRL plays `per_device_train_batch_size * steps_per_generation` episodes on each process, splits their rows in
+    `steps_per_generation` slices of equal size and takes one optimizer step every `gradient_accumulation_steps`
+    slices. Memory is bounded by `rows_per_forward`, so accumulation has no use here: one slice is one update.
+    """
+    if config.groups_per_generation is None:
+        if config.updates_per_generation is not None:
+            raise ValueError("updates_per_generation needs groups_per_generation (tasks per generation) beside it")
+        return
+    fields = type(config).__dataclass_fields__
+    # TRL's own defaults for these fields count as unset; anything else would contradict what is derived here.
+    own = ("steps_per_generation", "generation_batch_size", "gradient_accumulation_steps")
+    given = [f"{name}={getattr(config, name)}" for name in own if getattr(config, name) != fields[name].default]
+    if given:
+        raise ValueError(
+            f"groups_per_generation and updates_per_generation replace TRL's batch fields: remove {', '.join(given)}"
+        )
+    updates = config.updates_per_generation or 1
+    episodes = config.groups_per_generation * config.num_generations
+    per_update = _world_size() * updates
+    if episodes % per_update:
+        fitting = [u for u in range(1, episodes + 1) if episodes % (_world_size() * u) == 0]
+        if not fitting:
+            raise ValueError(
+                f"{episodes} episodes per generation ({config.groups_per_generation} groups x "
+                f"{config.num_generations}) cannot be shared evenly by {_world_size()} processes"
+            )
+        nearest = min(fitting, key=lambda u: abs(u - updates))
+        raise ValueError(
+            f"{episodes} episodes per generation ({config.groups_per_generation} groups x {config.num_generations}) "
+            f"do not divide among {_world_size()} process(es) x updates_per_generation={updates}; "
+            f"the nearest that does is updates_per_generation={nearest}"
+        )
+    config.per_device_train_batch_size = episodes // per_update
+    config.steps_per_generation = updates
+    config.gradient_accumulation_steps = 1
+
+
+def _world_size() -> int:
+    # TrainingArguments knows the world size only after its __post_init__, which needs the batch fields set here.
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def _resolve_generations(config: MultiTurnGRPOConfig) -> None:
+    """Turn counts of generations into optimizer steps, and keep checkpoints on generation boundaries.
+
+    A checkpoint inside a generation cannot be resumed exactly: the rest of its rows would be lost and the phase of
+    generation would shift for the rest of the run.
+    """
+    slices = config.steps_per_generation * config.num_iterations
+    if slices % config.gradient_accumulation_steps:
+        raise ValueError(
+            f"steps_per_generation * num_iterations ({slices}) must be a multiple of gradient_accumulation_steps "
+            f"({config.gradient_accumulation_steps}), or an optimizer step would mix two generations"
+        )
+    updates = slices // config.gradient_accumulation_steps
+    if config.max_generations is not None:
+        if config.max_steps > 0 and config.max_steps != config.max_generations * updates:
+            raise ValueError("give max_generations or max_steps, not both")
+        config.max_steps = config.max_generations * updates
+    if config.save_every_generations is not None:
+        config.save_strategy = IntervalStrategy.STEPS
+        config.save_steps = config.save_every_generations * updates
+    elif config.save_strategy == IntervalStrategy.STEPS and config.save_steps >= 1 and config.save_steps % updates:
+        rounded = math.ceil(config.save_steps / updates) * updates
+        warnings.warn(
+            f"save_steps={config.save_steps:g} lies inside a generation ({updates} optimizer steps): checkpoints are "
+            f"saved every {rounded} steps instead",
+            stacklevel=4,
+        )
+        config.save_steps = rounded
+    if config.eval_every_generations is not None:
+        config.eval_strategy = IntervalStrategy.STEPS
+        config.do_eval = True
+        config.eval_steps = config.eval_every_generations * updates
+
+
+def _refuse_unproven(config: MultiTurnGRPOConfig) -> None:
+    """Refuse settings that would train on something else than they say; each error names the alternative."""
+    refusals = [
+        (
+            config.loss_type not in PROVEN_LOSSES,
+            f"loss_type={config.loss_type!r} is not proven exact for rows of uneven number and length; "
+            f"use one of {', '.join(PROVEN_LOSSES)} ('dapo' is the papers' token mean)",
+        ),
+        (
+            config.scale_rewards != "group",
+            "scale_rewards has no effect on a replaced advantage step; use `advantage: {name: grpo, norm: mean}` for "
+            "advantages without the standard deviation",
+        ),
+        (
+            config.multi_objective_aggregation != "sum_then_normalize",
+            "multi_objective_aggregation has no effect here: reward functions add to the return; use reward_weights, "
+            "or override compute_advantages()",
+        ),
+        (
+            config.entropy_coef != 0.0 or config.use_adaptive_entropy,
+            "TRL's entropy bonus is a mean over one micro-batch, so it would depend on rows_per_forward; "
+            "leave entropy_coef=0 and use_adaptive_entropy=False, and raise epsilon_high to keep entropy up",
+        ),
+        (
+            config.top_entropy_quantile < 1.0,
+            "top_entropy_quantile takes its threshold per micro-batch, so it would depend on rows_per_forward; "
+            "leave it at 1.0",
+        ),
+        (
+            config.mask_truncated_completions,
+            "mask_truncated_completions judges a row by its last token, which is the environment's in multi-turn "
+            "rows; leave it False: an episode cut by a limit counts as a failure",
+        ),
+        (
+            config.num_generations_eval is not None,
+            "num_generations_eval is not used: the evaluation plays every task of the panel once per sampling seed; "
+            "remove it",
+        ),
+        (
+            config.max_tool_calling_iterations is not None,
+            "max_tool_calling_iterations belongs to TRL's tool loop; use max_turns",
+        ),
+        (
+            config.use_vllm and config.vllm_enable_sleep_mode,
+            "vllm_enable_sleep_mode would put the engine to sleep and re-sync all weights after EVERY turn; leave it "
+            "off and lower vllm_gpu_memory_utilization",
+        ),
+    ]
+    for refused, message in refusals:
+        if refused:
+            raise ValueError(message)
