@@ -1,0 +1,173 @@
+"""Experts for ALFWorld games: one that knows the game, and one that has to search like an agent.
+
+`plan` reads a parsed game and writes down commands that win it; walkthroughs and tests use it. `SearchingExpert` sees
+only what an agent sees (observations and admissible commands); mixed with random moves (`noisy_play`) it makes the
+traces the tiny policy is warm-started on.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from progpo_trl.environments.base import Environment
+
+_NAME = r"[a-z]+ \d+"
+_INSIDE = re.compile(rf"(?:On the ({_NAME})|The ({_NAME}) is open\. In it), you see (.*)\.")
+_MOVED = re.compile(rf"You (?:move|put) the ({_NAME}) (?:to|in/on) the ({_NAME})\.")
+_TASKS = (
+    (re.compile(r"(?:put|find) two (\w+) (?:and put them )?(?:in|on|in/on) (\w+)\."), "two"),
+    (re.compile(r"(?:look at|examine the|examine) (\w+) (?:under|with) the (\w+)\."), "look"),
+    (re.compile(r"put (?:a|some) (clean|hot|cool) (\w+) (?:in|on|in/on) (\w+)\."), ""),
+    (re.compile(r"(clean|heat|cool) some (\w+) and put it (?:in|on|in/on) (\w+)\."), ""),
+    (re.compile(r"put (?:a|some) (\w+) (?:in|on|in/on) (\w+)\."), "place"),
+)
+_APPLIANCE = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a task sentence asks for. kind: place, look, clean, heat, cool or two; target, place: kinds in the text's
+    spelling (the place of "look" is the lamp)."""
+
+    kind: str
+    target: str
+    place: str
+
+
+def read_task(text: str) -> Task:
+    """The task in an observation or sentence of either ALFWorld wording. Raises ValueError for any other."""
+    sentence = text.split("Your task is to:")[-1].strip()
+    for pattern, kind in _TASKS:
+        found = pattern.fullmatch(sentence)
+        if found:
+            *how, target, place = found.groups()
+            return Task(kind or {"hot": "heat"}.get(how[0], how[0]), target, place)
+    raise ValueError(f"not an ALFWorld task sentence: {sentence[:100]!r}")
+
+
+def _kind(name: str) -> str:
+    return name.split()[0]
+
+
+class SearchingExpert:
+    """Looks through the room, in an order drawn from `rng`, and does the task with what it has seen.
+
+    Give it the first observation, then alternate `act(admissible)` and `observe(command, observation)`; commands it
+    did not choose may be mixed in. It wins every game whose sentence names all there is to do.
+    """
+
+    def __init__(self, observation: str, rng: random.Random):
+        self.task = read_task(observation)
+        room = observation.split("Your task is to:")[0].rsplit("you see", 1)[-1]
+        self._unsearched = re.findall(_NAME, room)
+        rng.shuffle(self._unsearched)
+        self._receptacles = tuple(self._unsearched)
+        self._seen: dict[str, str] = {}
+        self._done: list[str] = []
+        self._held: str | None = None
+
+    def observe(self, command: str, observation: str) -> None:
+        """Remember what `command` led to."""
+        inside = _INSIDE.search(observation)
+        if inside:
+            place = inside[1] or inside[2]
+            self._seen = {o: r for o, r in self._seen.items() if r != place}
+            self._seen |= {name: place for name in re.findall(_NAME, inside[3])}
+            if place in self._unsearched:
+                self._unsearched.remove(place)
+        elif observation.startswith("You pick up the "):
+            self._held = " ".join(command.split()[1:3])
+            self._seen.pop(self._held, None)
+        elif moved := _MOVED.match(observation):
+            self._held = None
+            self._seen[moved[1]] = moved[2]
+        elif observation.startswith(f"You {self.task.kind} the ") and self._held:
+            self._done.append(self._held)
+
+    def act(self, admissible: Sequence[str]) -> str:
+        """The next command, one of `admissible`."""
+        if self._held is None:
+            return self._find(admissible)
+        if _kind(self._held) != self.task.target:
+            return self._first(admissible, "move ", "put ") or self._go(self._receptacles, admissible)
+        if self.task.kind == "look":
+            return self._use_lamp(admissible)
+        if self.task.kind in _APPLIANCE and self._held not in self._done:
+            appliance = [r for r in self._receptacles if _kind(r) == _APPLIANCE[self.task.kind]]
+            return self._first(admissible, f"{self.task.kind} {self._held} ") or self._go(appliance, admissible)
+        for command in admissible:
+            if command.startswith((f"move {self._held} ", f"put {self._held} ")):
+                if _kind(" ".join(command.split()[-2:])) == self.task.place:
+                    return command
+        places = [r for r in self._receptacles if _kind(r) == self.task.place]
+        return self._first(admissible, f"open {self.task.place} ") or self._go(places[:1] or places, admissible)
+
+    def _find(self, admissible: Sequence[str]) -> str:
+        wanted = self.task.target
+        for command in admissible:
+            if command.startswith(f"take {wanted} ") and self._useful(*re.findall(_NAME, command)[:2]):
+                return command
+        known = [r for o, r in self._seen.items() if _kind(o) == wanted and self._useful(o, r)]
+        return self._first(admissible, *(f"open {r}" for r in known)) or (
+            self._go(known, admissible) if known else self._search(admissible)
+        )
+
+    def _useful(self, name: str, place: str) -> bool:
+        if self.task.kind == "look":
+            return True
+        return _kind(place) != self.task.place or (self.task.kind in _APPLIANCE and name not in self._done)
+
+    def _use_lamp(self, admissible: Sequence[str]) -> str:
+        known = [r for o, r in self._seen.items() if _kind(o) == self.task.place]
+        return self._first(admissible, f"use {self.task.place} ") or (
+            self._go(known, admissible) if known else self._search(admissible)
+        )
+
+    def _search(self, admissible: Sequence[str]) -> str:
+        if not self._unsearched:
+            self._unsearched = list(self._receptacles)
+        opened = self._first(admissible, *(f"open {r}" for r in self._unsearched))
+        return opened or self._go(self._unsearched, admissible)
+
+    def _go(self, places: Sequence[str], admissible: Sequence[str]) -> str:
+        for place in places:
+            if f"go to {place}" in admissible:
+                return f"go to {place}"
+        return self._first(admissible, "open ", "go to ") or admissible[0]
+
+    @staticmethod
+    def _first(admissible: Sequence[str], *prefixes: str) -> str | None:
+        for prefix in prefixes:
+            for command in admissible:
+                if command == prefix or (prefix.endswith(" ") and command.startswith(prefix)):
+                    return command
+        return None
+
+
+def noisy_play(
+    environment: Environment, task_id: str, p_expert: float, max_steps: int, rng: random.Random
+) -> tuple[list[str], list[str], bool]:
+    """One episode in which each command is the expert's with probability `p_expert`, else any admissible one but help.
+
+    Returns (observations, commands, success): the first observation, then one after each command.
+    """
+    first = environment.reset(task_id)
+    expert = SearchingExpert(first.text, rng)
+    observations, commands, admissible = [first.text], [], first.admissible or ()
+    success = False
+    for _ in range(max_steps):
+        if rng.random() < p_expert:
+            command = expert.act(admissible)
+        else:
+            command = rng.choice([c for c in admissible if c != "help"])
+        result = environment.step(command)
+        expert.observe(command, result.text)
+        observations.append(result.text)
+        commands.append(command)
+        admissible, success = result.admissible or (), result.success
+        if result.done:
+            break
+    return observations, commands, success
