@@ -77,7 +77,9 @@ class MultiTurnGRPOConfig(GRPOConfig):
     )
     max_dropped_fraction: float = field(
         default=0.25,
-        metadata={"help": "Share of episodes of one generation that may be lost to environment errors before the run stops."},
+        metadata={
+            "help": "Share of episodes of one generation that may be lost to environment errors before the run stops."
+        },
     )
 
     # Advantage
