@@ -1,0 +1,226 @@
+"""History -> prompt ids: the templates, the window and full contexts, and chat-template deltas.
+
+A prompt is built from text, but what the policy sampled stays what it sampled: full context appends the sampled ids
+and the tokens the chat template puts between two turns; nothing sampled is ever re-tokenised.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from progpo_trl.episodes import Step
+
+PROMPTS = Path(__file__).parent / "prompts"
+
+
+@dataclass(slots=True)
+class TurnView:
+    """What a prompt is built from: the current observation and the steps played so far."""
+
+    observation: str
+    admissible: tuple[str, ...] | None
+    task: str
+    steps: Sequence[Step]
+    max_steps: int
+
+
+@dataclass(slots=True)
+class HistoryEntry:
+    """A past step as a template sees it; `index` is 1-based."""
+
+    index: int
+    observation: str
+    action: str
+
+
+class PromptTemplate:
+    """A Jinja file that renders one user message. `name` is a file in progpo_trl/prompts (without .jinja) or a path."""
+
+    def __init__(self, name: str | Path):
+        path = PROMPTS / f"{name}.jinja"
+        if not path.is_file():
+            path = Path(name)
+        if not path.is_file():
+            shipped = sorted(p.stem for p in PROMPTS.glob("*.jinja"))
+            near = get_close_matches(str(name), shipped, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"no prompt template {str(name)!r}: neither a file nor one of {shipped}{hint}")
+        # Sandboxed, since a template may come with a downloaded recipe; observations are only ever variables in it.
+        environment = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, keep_trailing_newline=False)
+        self.path = path
+        try:
+            self._template = environment.from_string(path.read_text(encoding="utf-8"))
+        except jinja2.TemplateSyntaxError as error:
+            raise ValueError(f"prompt template {path}, line {error.lineno}: {error.message}") from error
+
+    def render(self, mode: str, view: TurnView, history: int = 0) -> str:
+        """The user message for `view`; `history` past steps are offered to the template (0 in full context)."""
+        played = len(view.steps)
+        first = played - min(history, played)
+        entries = [HistoryEntry(i + 1, view.steps[i].observation, view.steps[i].action) for i in range(first, played)]
+        try:
+            return self._template.render(
+                mode=mode,
+                step=played,
+                max_steps=view.max_steps,
+                task=view.task,
+                observation=view.observation,
+                admissible=None if view.admissible is None else list(view.admissible),
+                history=entries,
+            ).strip()
+        except jinja2.TemplateError as error:
+            raise ValueError(f"prompt template {self.path}: {error}") from error
+
+
+class _Memo:
+    """A bounded text -> ids memory: a group replays one game, so the same texts come back many times."""
+
+    def __init__(self, compute: Callable[[str], np.ndarray], size: int = 20_000):
+        self._compute, self._size = compute, size
+        self._known: OrderedDict[str, np.ndarray] = OrderedDict()
+
+    def __call__(self, text: str) -> np.ndarray:
+        ids = self._known.get(text)
+        if ids is None:
+            ids = self._known[text] = self._compute(text)
+            if len(self._known) > self._size:
+                self._known.popitem(last=False)
+        return ids
+
+
+class ChatDelta:
+    """Token ids that follow a SAMPLED assistant turn: its end if it was cut off, then a user message and the header
+    of the next assistant turn.
+
+    The text is taken from one rendering of a conversation in which a marker stands for the assistant's message, so
+    the chat template need not render earlier turns as it renders the last (Qwen3's does not).
+    """
+
+    MARKER = "\u241fSAMPLED\u241f"
+
+    def __init__(self, tokenizer, template_kwargs: dict[str, Any] | None = None):
+        self._tokenizer, self._kwargs = tokenizer, template_kwargs or {}
+        self._ids = _Memo(self._tokenise)
+        self.end_of_turn = self._check()
+
+    def __call__(self, completion_ids: np.ndarray, user_text: str) -> np.ndarray:
+        """int32 ids to append after `completion_ids` for the next turn, whose user message is `user_text`."""
+        ids = self._ids(user_text)
+        ended = len(completion_ids) > 0 and completion_ids[-1] == self.end_of_turn
+        return ids[1:] if ended else ids
+
+    def _tokenise(self, user_text: str) -> np.ndarray:
+        messages = [
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": self.MARKER},
+            {"role": "user", "content": user_text},
+        ]
+        text = self._tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **self._kwargs
+        )
+        head, marker, tail = text.partition(self.MARKER)
+        if not marker:
+            raise ValueError("the chat template drops the assistant's message: full context cannot be built with it")
+        return np.array(self._tokenizer(tail, add_special_tokens=False)["input_ids"], np.int32)
+
+    def _check(self) -> int:
+        ids = self._tokenise("y")
+        end = int(ids[0])
+        if end not in self._tokenizer.all_special_ids and end not in self._tokenizer.added_tokens_decoder:
+            raise ValueError(
+                "the chat template does not end an assistant turn with one special token; use context='window', "
+                "which rebuilds the prompt every turn"
+            )
+        return end
+
+
+class _Context:
+    """What both contexts share: the template, the system message, the token limit."""
+
+    mode: str
+
+    def __init__(
+        self,
+        tokenizer,
+        template: PromptTemplate,
+        *,
+        limit: int,
+        system_prompt: str | None = None,
+        template_kwargs: dict[str, Any] | None = None,
+    ):
+        self.tokenizer, self.template, self.limit = tokenizer, template, limit
+        self.system_prompt, self.template_kwargs = system_prompt, template_kwargs or {}
+
+    def _chat_text(self, user_text: str) -> str:
+        messages = [{"role": "user", "content": user_text}]
+        if self.system_prompt:
+            messages.insert(0, {"role": "system", "content": self.system_prompt})
+        return self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **self.template_kwargs
+        )
+
+    def _tokenise(self, texts: list[str]) -> list[np.ndarray]:
+        if not texts:
+            return []
+        return [np.array(ids, np.int32) for ids in self.tokenizer(texts, add_special_tokens=False)["input_ids"]]
+
+
+class WindowContext(_Context):
+    """One user message a turn, rebuilt from the last `history` steps. Each turn is a training row of its own."""
+
+    mode = "window"
+
+    def __init__(self, *args, history: int, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.history = history
+
+    def prompts(self, views: Sequence[TurnView]) -> list[np.ndarray | None]:
+        """int32 prompt ids of every view; None where the prompt is over the limit even without history."""
+        out: list[np.ndarray | None] = [None] * len(views)
+        pending = list(range(len(views)))
+        for history in range(self.history, -1, -1):
+            texts = [self._chat_text(self.template.render("window", views[i], history)) for i in pending]
+            over = []
+            for i, ids in zip(pending, self._tokenise(texts), strict=True):
+                if len(ids) <= self.limit:
+                    out[i] = ids
+                elif len(views[i].steps) > 0:
+                    over.append(i)
+            # Shorter history helps only where there is history to drop.
+            pending = over
+            if not pending:
+                break
+        return out
+
+
+class FullContext(_Context):
+    """The whole conversation: each prompt extends the last one by the sampled turn and the new observation."""
+
+    mode = "full"
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._delta = ChatDelta(self.tokenizer, self.template_kwargs)
+        self._first = _Memo(lambda text: self._tokenise([self._chat_text(text)])[0])
+
+    def prompts(self, views: Sequence[TurnView]) -> list[np.ndarray | None]:
+        """int32 prompt ids of every view; None where the conversation is over the limit."""
+        out = []
+        for view in views:
+            text = self.template.render("full", view)
+            if view.steps:
+                last = view.steps[-1]
+                ids = np.concatenate([last.context_ids, last.completion_ids, self._delta(last.completion_ids, text)])
+            else:
+                ids = self._first(text)
+            out.append(ids if len(ids) <= self.limit else None)
+        return out

@@ -1,0 +1,157 @@
+"""The loop that plays episodes: environments, contexts and generation, turn by turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from progpo_trl.actions import project
+from progpo_trl.contexts import FullContext, TurnView, WindowContext
+from progpo_trl.environments.base import Environment, Observation, StepResult, TaskSet
+from progpo_trl.episodes import Episode, Step, StopReason
+from progpo_trl.generation import TurnOutput
+
+# (live episodes of this process, their prompt ids) -> one output each. On backends that need it, all processes call
+# it together, some with no episodes.
+GenerateTurn = Callable[[Sequence[Episode], Sequence[np.ndarray]], list[TurnOutput]]
+
+
+@dataclass
+class RolloutClock:
+    """CPU and wall seconds by phase: environment, prompts, generation, decoding."""
+
+    wall: dict[str, float] = field(default_factory=dict)
+    cpu: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str):
+        wall, cpu = time.perf_counter(), time.process_time()
+        try:
+            yield
+        finally:
+            self.wall[name] = self.wall.get(name, 0.0) + time.perf_counter() - wall
+            self.cpu[name] = self.cpu.get(name, 0.0) + time.process_time() - cpu
+
+
+@dataclass(slots=True)
+class _Live:
+    """An episode being played."""
+
+    episode: Episode
+    environment: Environment
+    observation: str
+    admissible: tuple[str, ...] | None
+    prompt: np.ndarray | None = None
+
+
+def play(
+    episodes: Sequence[Episode],
+    tasks: TaskSet,
+    context: WindowContext | FullContext,
+    generate: GenerateTurn,
+    decode: Callable[[list[np.ndarray]], list[str]],
+    *,
+    max_turns: int,
+    action_format: str,
+    any_live: Callable[[bool], bool] = bool,
+    clock: RolloutClock | None = None,
+    on_done: Callable[[Episode], None] = lambda episode: None,
+) -> None:
+    """Play fresh `episodes` (task id and seed set) to their end, in place and in lock-step.
+
+    any_live: "does any process still play?", asked once a turn, so that every process makes equally many calls of
+    `generate`. An environment that raises ends its episode with stop reason ENVIRONMENT_ERROR; nothing else does.
+    on_done is called with every finished episode.
+    """
+    clock = clock or RolloutClock()
+    with clock.phase("environment"):
+        live = [one for e in episodes if (one := _start(e, tasks, on_done)) is not None]
+    for _ in range(max_turns):
+        with clock.phase("prompts"):
+            live = _write_prompts(live, context, max_turns, on_done)
+        if not any_live(bool(live)):
+            return
+        with clock.phase("generation"):
+            outputs = generate([one.episode for one in live], [one.prompt for one in live])
+        with clock.phase("decoding"):
+            texts = decode([out.ids for out in outputs]) if outputs else []
+        with clock.phase("environment"):
+            moved = [_move(one, o, t, action_format) for one, o, t in zip(live, outputs, texts, strict=True)]
+        for one, going in zip(live, moved, strict=True):
+            if not going:
+                on_done(one.episode)
+        live = [one for one, going in zip(live, moved, strict=True) if going]
+    for one in live:
+        one.episode.stop_reason = StopReason.STEP_LIMIT
+        on_done(one.episode)
+
+
+def _start(episode: Episode, tasks: TaskSet, on_done) -> _Live | None:
+    try:
+        environment = tasks.make()
+        first = environment.reset(episode.task_id, episode.seed)
+        if not isinstance(first, Observation):
+            raise TypeError(f"reset() returned {type(first).__name__}, not an Observation")
+    except Exception as error:
+        # Whatever an environment raises costs one episode, never the run; the trainer counts and reports it.
+        _crash(episode, error)
+        on_done(episode)
+        return None
+    episode.task = first.task
+    return _Live(episode, environment, first.text, first.admissible)
+
+
+def _write_prompts(live: list[_Live], context, max_turns: int, on_done) -> list[_Live]:
+    views = [TurnView(o.observation, o.admissible, o.episode.task, o.episode.steps, max_turns) for o in live]
+    kept = []
+    for one, prompt in zip(live, context.prompts(views) if views else [], strict=True):
+        if prompt is None:
+            one.episode.stop_reason = StopReason.CONTEXT_LIMIT
+            on_done(one.episode)
+        else:
+            one.prompt = prompt
+            kept.append(one)
+    return kept
+
+
+def _move(one: _Live, output: TurnOutput, text: str, action_format: str) -> bool:
+    """Play one sampled turn; True while the episode goes on."""
+    episode = one.episode
+    action, format_valid = project(text, action_format)
+    admissible = one.admissible is None or action in one.admissible
+    step = Step(
+        observation=one.observation,
+        context_ids=one.prompt,
+        completion_ids=output.ids,
+        logprobs=output.logprobs,
+        response=text,
+        action=action,
+        format_valid=format_valid,
+        admissible=admissible,
+        truncated=output.truncated,
+    )
+    try:
+        result = one.environment.step(action)
+        if not isinstance(result, StepResult):
+            raise TypeError(f"step() returned {type(result).__name__}, not a StepResult")
+    except Exception as error:
+        _crash(episode, error)
+        return False
+    step.reward, step.info = float(result.reward), result.info
+    episode.steps.append(step)
+    episode.final_observation = result.text
+    episode.success = episode.success or bool(result.success)
+    if result.done:
+        episode.stop_reason = StopReason.SUCCESS if result.success else StopReason.FAILURE
+        return False
+    one.observation, one.admissible = result.text, result.admissible
+    return True
+
+
+def _crash(episode: Episode, error: Exception) -> None:
+    episode.stop_reason = StopReason.ENVIRONMENT_ERROR
+    episode.error = f"{type(error).__name__}: {error}"
