@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ..base import Environment, Observation, StepResult
-from .game import Game
-from .world import World
+from progpo_trl.environments.alfworld.game import Game
+from progpo_trl.environments.alfworld.world import World
+from progpo_trl.environments.base import Environment, Observation, StepResult
 
 
 class GameSource(Protocol):

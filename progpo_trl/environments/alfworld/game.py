@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
+from sys import intern
 
-from .errors import GameFileError
-from .pddl import TASK_TYPES, Goal, parse_facts, parse_goal, split_problem, type_name
-from .text import VERSIONS, TextVersion
+from progpo_trl.environments.alfworld.errors import GameFileError
+from progpo_trl.environments.alfworld.pddl import (
+    TASK_TYPES,
+    Goal,
+    parse_facts,
+    parse_goal,
+    split_problem,
+    type_name,
+)
+from progpo_trl.environments.alfworld.text import VERSIONS, TextVersion
 
 __all__ = ["TASK_TYPES", "Game", "Goal", "Item", "Receptacle"]
 
@@ -127,7 +136,7 @@ def shown_names(ids: list[str]) -> dict[str, str]:
         if kind is None:
             names[id_] = id_ + " "  # the original writes "name number" with an empty number here
         else:
-            names[id_] = f"{kind} {left[kind]}"
+            names[id_] = intern(f"{kind} {left[kind]}")
             left[kind] -= 1
     return names
 
@@ -140,8 +149,8 @@ def _build(facts: dict[str, list[tuple[str, ...]]], goal: Goal, task: str, versi
         return {row[0] for row in facts.get(predicate, ())}
 
     place_of = _function(facts, "receptacleatlocation")
-    receptacle_type = {id_: type_name(t) for id_, t in _function(facts, "receptacletype").items()}
-    item_type = {id_: type_name(t) for id_, t in _function(facts, "objecttype").items()}
+    receptacle_type = {id_: intern(type_name(t)) for id_, t in _function(facts, "receptacletype").items()}
+    item_type = {id_: intern(type_name(t)) for id_, t in _function(facts, "objecttype").items()}
     agents = facts.get("atlocation", [])
     if len(agents) != 1:
         raise ValueError(f"pddl_problem places {len(agents)} agents; exactly one is expected")
@@ -156,10 +165,10 @@ def _build(facts: dict[str, list[tuple[str, ...]]], goal: Goal, task: str, versi
     accepts: dict[str, set[str]] = {}
     present = set(item_type.values())
     for holder, held in facts.get("cancontain", ()):
-        held = type_name(held)
+        held = intern(type_name(held))
         if held in present:  # the table lists every pair of types, whatever the room
             accepts.setdefault(type_name(holder), set()).add(held)
-    accepted = {kind: frozenset(types) for kind, types in accepts.items()}
+    accepted = {kind: _shared(frozenset(types)) for kind, types in accepts.items()}
     openable = unary("openable")
     receptacles = tuple(
         Receptacle(
@@ -206,12 +215,18 @@ def _build(facts: dict[str, list[tuple[str, ...]]], goal: Goal, task: str, versi
         start=location[agents[0][1]],
         contents=tuple(map(frozenset, contents)),
         opened=frozenset(receptacle[id_] for id_ in unary("opened") if id_ in receptacle),
-        places=tuple(map(frozenset, places)),
+        places=tuple(_shared(frozenset(at)) for at in places),
         states={state: frozenset(item[id_] for id_ in unary(fact) if id_ in item) for state, fact in _STATES.items()},
         receptacles_at=tuple(map(tuple, receptacles_at)),
         go_commands=tuple(("go to " + r.name, n) for n, r in enumerate(receptacles) if r.location >= 0),
         sliceable=tuple(number for number, entry in enumerate(items) if entry.sliceable),
     )
+
+
+@lru_cache(maxsize=4096)
+def _shared(members: frozenset) -> frozenset:
+    """An equal set seen before: the same few sets recur in thousands of games, and memory is what a game costs."""
+    return members
 
 
 def _function(facts: dict[str, list[tuple[str, ...]]], predicate: str) -> dict[str, str]:

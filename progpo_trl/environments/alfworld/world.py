@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .game import Game, Item
-from .text import NOTHING_HAPPENS, join_names, listing
+from progpo_trl.environments.alfworld.game import Game, Item
+from progpo_trl.environments.alfworld.text import NOTHING_HAPPENS, join_names, listing
 
 # What "examine" says of the object held: the first line whose states all hold.
 _LOOKS = (
@@ -35,7 +35,7 @@ class World:
     All attributes but `game` are plain sets and integers, so that a state pickles small; see `Game` for the numbers.
     """
 
-    __slots__ = ("game", "here", "held", "inside", "places", "opened", "states", "removed", "_actions")
+    __slots__ = ("_actions", "game", "held", "here", "inside", "opened", "places", "removed", "states")
 
     def __init__(self, game: Game):
         self.game = game
@@ -95,11 +95,10 @@ class World:
                 for receptacle in game.receptacles_at[self.here]
                 for item in self.inside[receptacle]
             )
-        for receptacle, contents in zip(game.receptacles, self.inside, strict=True):
-            if receptacle.type == goal.receptacle_type and contents:
-                if sum(self._is_wanted(item) for item in contents) >= goal.count:
-                    return True
-        return False
+        return any(
+            receptacle.type == goal.receptacle_type and sum(map(self._is_wanted, contents)) >= goal.count
+            for receptacle, contents in zip(game.receptacles, self.inside, strict=True)
+        )
 
     def _is_wanted(self, number: int) -> bool:
         goal, item = self.game.goal, self.game.items[number]
