@@ -1,0 +1,5 @@
+"""`python -m progpo_trl` is `progpo`."""
+
+from progpo_trl.cli import main
+
+raise SystemExit(main())

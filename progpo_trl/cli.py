@@ -1,0 +1,66 @@
+"""The `progpo` command. Sub-commands import what they need when they run, so that `progpo --help` is instant."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one sub-command and return its exit code: 0 done, 1 the command found a fault, 2 it was asked wrongly."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    # `train` owns all of its arguments: dotted names and --help included.
+    if argv[:1] == ["train"]:
+        return _train(argv[1:])
+    arguments = _parser(argv[:1]).parse_args(argv)
+    return arguments.run(arguments)
+
+
+def _parser(chosen: list[str]) -> argparse.ArgumentParser:
+    from progpo_trl import __version__
+
+    parser = argparse.ArgumentParser(
+        prog="progpo", description="Train multi-turn LLM agents: environments, credit assignment, recipes."
+    )
+    parser.add_argument("--version", action="version", version=f"progpo_trl {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands.add_parser(
+        "train",
+        help="train an agent: progpo train --config RECIPE [--name value ...]",
+        add_help=False,
+    )
+    verify = commands.add_parser("verify", help="check an environment engine and your data against recorded games")
+    if chosen == ["verify"]:
+        from progpo_trl import verify as verify_command
+
+        verify_command.add_arguments(verify)
+        verify.set_defaults(run=verify_command.run)
+    listing = commands.add_parser("recipes", help="list the recipes that ship with the package")
+    listing.set_defaults(run=_recipes)
+    return parser
+
+
+def _train(argv: list[str]) -> int:
+    from progpo_trl.settings_values import SettingsError
+    from progpo_trl.train import main as train
+
+    try:
+        return train(argv) or 0
+    except SettingsError as error:
+        print(f"progpo train: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _recipes(arguments: argparse.Namespace) -> int:
+    from progpo_trl.settings import RECIPES, recipes, summary
+
+    print(f"Recipes in {RECIPES}; run one with: progpo train --config NAME\n")
+    names = recipes()
+    for name in names:
+        print(f"  {name:<{max(map(len, names))}}  {summary(name)}".rstrip())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
