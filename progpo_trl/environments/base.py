@@ -53,12 +53,14 @@ class TaskSet(ABC):
     """The tasks of an environment and how to make one instance of it; what `environment=` of the trainer takes.
 
     max_steps: actions an episode may take at most. prompt_template: a name in `progpo_trl/prompts` or a path to a
-    Jinja file that turns observations into prompts.
+    Jinja file that turns observations into prompts. action_format: how an action is read from a response (see
+    `progpo_trl.actions.project`): "think_action", "action" or "text".
     """
 
     name: str = "custom"
     max_steps: int = 50
     prompt_template: str = "plain"
+    action_format: str = "think_action"
 
     @abstractmethod
     def task_ids(self, split: str = "train") -> Sequence[str]:
@@ -74,7 +76,11 @@ class TaskSet(ABC):
 
 
 class EnvironmentTasks(TaskSet):
-    """A TaskSet around an Environment class (or any callable that makes one) and the ids it is to play."""
+    """A TaskSet around an Environment class (or any callable that makes one) and the ids it is to play.
+
+    task_ids: the ids of the "train" split, or a dict of splits. The other options default to attributes of the same
+    name on the class; without them the whole response is the action (action_format "text").
+    """
 
     def __init__(
         self,
@@ -83,6 +89,7 @@ class EnvironmentTasks(TaskSet):
         *,
         max_steps: int | None = None,
         prompt_template: str | None = None,
+        action_format: str | None = None,
         name: str | None = None,
     ):
         self._factory = factory
@@ -91,6 +98,7 @@ class EnvironmentTasks(TaskSet):
         self.name = name or getattr(factory, "__name__", "custom").lower()
         self.max_steps = int(max_steps or getattr(factory, "max_steps", 0) or TaskSet.max_steps)
         self.prompt_template = prompt_template or getattr(factory, "prompt_template", TaskSet.prompt_template)
+        self.action_format = action_format or getattr(factory, "action_format", "text")
 
     def task_ids(self, split: str = "train") -> Sequence[str]:
         if split not in self._ids:
