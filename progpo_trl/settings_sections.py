@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from importlib import import_module
 from typing import Any, get_type_hints
 
@@ -76,7 +77,8 @@ def convert_section(section: str, setting: Setting) -> dict[str, Any] | None:
     for key, child in setting.children.items():
         if key not in options:
             owner = f" of {chosen}" if chosen else ""
-            near = nearest(key, options) or f"; there are {', '.join(options)}"
+            near = nearest(key, options).replace("'", f"'{section}.", 1)
+            near = near or f"; there are {', '.join(options)}"
             raise SettingsError(f"{child.place}: unknown setting '{section}.{key}'{owner}{near}")
         values[key] = convert(f"{section}.{key}", child, options[key][0])
     missing = [key for key, (_, default) in options.items() if default is REQUIRED and key not in values]
@@ -86,7 +88,10 @@ def convert_section(section: str, setting: Setting) -> dict[str, Any] | None:
         try:
             section_class(section, chosen)(**{key: value for key, value in values.items() if key != "name"})
         except ValueError as error:
-            raise setting.fail(section, str(error)) from None
+            # Name the option's own place when the message names the option.
+            words = re.findall(r"\w+", str(error))
+            culprit = next((child for key, child in setting.children.items() if key in words), setting)
+            raise culprit.fail(section, str(error)) from None
     return values
 
 
