@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 
-class StopReason(str, Enum):
+class StopReason(StrEnum):
     """Why an episode ended. Truncation is decided here, never guessed from the last token."""
 
     SUCCESS = "success"  # the environment says the task is solved
@@ -49,7 +49,11 @@ class Step:
 
 @dataclass(slots=True)
 class Episode:
-    """One trajectory of one task. `index` is its place in the generation batch of all processes, `group` the task's."""
+    """One trajectory of one task.
+
+    index: its place in the generation batch of all processes; group: the number of its group there; excluded: set
+    when fewer than two members of its group could be scored.
+    """
 
     task_id: str
     task_type: str = "all"
@@ -62,13 +66,14 @@ class Episode:
     success: bool = False
     stop_reason: StopReason | None = None
     error: str | None = None
+    excluded: bool = False
     extra_rewards: dict[str, float] = field(default_factory=dict)
     advantages: np.ndarray | None = None
 
     @property
     def dropped(self) -> bool:
-        """True when the episode is not scorable: it crashed, or nothing was played."""
-        return self.stop_reason is StopReason.ENVIRONMENT_ERROR or not self.steps
+        """True when the episode is left out: it crashed, nothing was played, or its whole group was lost."""
+        return self.excluded or self.stop_reason is StopReason.ENVIRONMENT_ERROR or not self.steps
 
     @property
     def environment_return(self) -> float:
@@ -81,9 +86,9 @@ class Episode:
         return self.environment_return + math.fsum(self.extra_rewards.values())
 
     def without_tokens(self) -> Episode:
-        """A copy without token arrays and responses: what is sent between processes for the advantage step."""
+        """A copy without contexts and log-probabilities: what processes send each other."""
         empty = np.empty(0, np.int32)
-        steps = [replace(s, context_ids=empty, completion_ids=empty, logprobs=None, response="") for s in self.steps]
+        steps = [replace(s, context_ids=empty, logprobs=None) for s in self.steps]
         return replace(self, steps=steps)
 
     def to_json(self) -> dict[str, Any]:

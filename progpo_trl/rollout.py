@@ -80,7 +80,7 @@ def play(
         with clock.phase("decoding"):
             texts = decode([out.ids for out in outputs]) if outputs else []
         with clock.phase("environment"):
-            moved = [_move(one, o, t, action_format) for one, o, t in zip(live, outputs, texts, strict=True)]
+            moved = [_move(one, o, t, action_format, max_turns) for one, o, t in zip(live, outputs, texts, strict=True)]
         for one, going in zip(live, moved, strict=True):
             if not going:
                 on_done(one.episode)
@@ -118,7 +118,7 @@ def _write_prompts(live: list[_Live], context, max_turns: int, on_done) -> list[
     return kept
 
 
-def _move(one: _Live, output: TurnOutput, text: str, action_format: str) -> bool:
+def _move(one: _Live, output: TurnOutput, text: str, action_format: str, max_turns: int) -> bool:
     """Play one sampled turn; True while the episode goes on."""
     episode = one.episode
     action, format_valid = project(text, action_format)
@@ -146,7 +146,9 @@ def _move(one: _Live, output: TurnOutput, text: str, action_format: str) -> bool
     episode.final_observation = result.text
     episode.success = episode.success or bool(result.success)
     if result.done:
-        episode.stop_reason = StopReason.SUCCESS if result.success else StopReason.FAILURE
+        # Environments with a step limit of their own end the episode at it.
+        failure = StopReason.STEP_LIMIT if len(episode.steps) >= max_turns else StopReason.FAILURE
+        episode.stop_reason = StopReason.SUCCESS if result.success else failure
         return False
     one.observation, one.admissible = result.text, result.admissible
     return True

@@ -1,0 +1,168 @@
+"""Logging of one trainer: metrics in TRL's names and ours, episodes.jsonl, the progress bar, and one clear warning when
+nothing is learned.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from progpo_trl.episodes import Episode, StepBatch
+from progpo_trl.metrics import episode_metrics, group_metrics, response_lengths
+from progpo_trl.rollout import RolloutClock
+
+logger = logging.getLogger(__name__)
+
+# Generations without any reward, or without any well-formed action, before the warning.
+SILENT_GENERATIONS = 2
+
+
+class RolloutLog:
+    """Writes what a generation of episodes was; owned by a MultiTurnGRPOTrainer."""
+
+    def __init__(self, trainer):
+        self.trainer = trainer
+        self.clock = RolloutClock()
+        self._silent = {"reward": 0, "format": 0}
+        self._warned: set[str] = set()
+        self._write_failed = False
+        self._started = time.perf_counter()
+
+    @contextmanager
+    def progress(self, total: int, label: str | None):
+        """A bar over the episodes of this process, with live success; yields the function to call on each end."""
+        shown = label is not None and self.trainer.args.show_rollout_progress and self.trainer.accelerator.is_main_process
+        wins = done = 0
+        # disable=None: a bar in a terminal, silence in a log file
+        with tqdm(total=total, desc=f"{label} episodes", unit="ep", leave=False, disable=None if shown else True) as bar:
+
+            def on_done(episode: Episode) -> None:
+                nonlocal wins, done
+                done, wins = done + 1, wins + episode.success
+                bar.set_postfix_str(f"success {wins / done:.0%}", refresh=False)
+                bar.update(min(1, total - bar.n))
+
+            yield on_done
+
+    def training_batch(
+        self,
+        episodes: list[Episode],
+        batch: StepBatch,
+        advantages: np.ndarray,
+        rewards: torch.Tensor,
+        rows: int,
+    ) -> None:
+        """Record a generation: `episodes` of all processes, their advantages, rewards (n_episodes, n_functions)."""
+        trainer = self.trainer
+        metrics = trainer._metrics["train"]
+        for name, value in self._trl_metrics(episodes, rewards).items():
+            # TRL has just appended its own value, which was computed from rows; what is logged is what was used.
+            if metrics[name]:
+                metrics[name][-1] = value
+            else:
+                metrics[name].append(value)
+        ours = {f"rollout/{name}": value for name, value in episode_metrics(episodes).items()}
+        ours |= group_metrics(batch, advantages)
+        ours["rollout/rows"] = float(rows)
+        fallback = getattr(trainer.advantage, "all_fail", None)
+        if fallback is not None:
+            ours["progpo/q_fail"] = fallback(batch)[2]
+        ours |= self._times()
+        for name, value in ours.items():
+            metrics[name].append(value)
+        self._completions_table(episodes, rewards)
+        if trainer.accelerator.is_main_process:
+            if trainer.args.save_episodes:
+                self._append_episodes(episodes)
+            self._warn_when_silent(episodes)
+
+    def _trl_metrics(self, episodes: list[Episode], rewards: torch.Tensor) -> dict[str, float]:
+        """TRL's own names, from episodes and responses instead of rows and padding."""
+        trainer = self.trainer
+        kept = np.array([not e.dropped for e in episodes])
+        values = rewards.cpu().double().numpy()[kept]
+        out = {}
+        for i, name in enumerate(trainer.reward_func_names):
+            column = values[:, i][~np.isnan(values[:, i])]
+            out[f"rewards/{name}/mean"] = float(column.mean()) if len(column) else math.nan
+            out[f"rewards/{name}/std"] = float(column.std(ddof=1)) if len(column) > 1 else math.nan
+        returns = np.array([e.episode_return for e in episodes if not e.dropped])
+        groups = np.array([e.group for e in episodes if not e.dropped])
+        constant = [np.ptp(returns[groups == g]) == 0 for g in np.unique(groups)]
+        out["reward"] = float(returns.mean()) if len(returns) else math.nan
+        out["reward_std"] = float(returns.std(ddof=1)) if len(returns) > 1 else 0.0
+        out["frac_reward_zero_std"] = float(np.mean(constant)) if constant else math.nan
+        lengths, cut = response_lengths(episodes)
+        ended = lengths[~cut]
+        if len(lengths):
+            for kind, of in (("", lengths), ("terminated_", ended if len(ended) else np.zeros(1))):
+                for stat in ("mean", "min", "max"):
+                    out[f"completions/{stat}_{kind}length"] = float(getattr(np, stat)(of))
+            out["completions/clipped_ratio"] = float(cut.mean())
+        return out
+
+    def _times(self) -> dict[str, float]:
+        """Wall seconds of the phases of this generation, and the clock for the next one."""
+        times = {f"time/{name}": seconds for name, seconds in self.clock.wall.items()}
+        self.clock.wall.clear()
+        return times
+
+    def _completions_table(self, episodes: list[Episode], rewards: torch.Tensor) -> None:
+        """The rows of TRL's completions table (`log_completions`): one episode each, with the advantage it got."""
+        logs = self.trainer._logs
+        for column in (logs["prompt"], logs["completion"], logs["advantages"], *logs["rewards"].values()):
+            column.clear()
+        for e, values in zip(episodes, rewards.tolist(), strict=True):
+            logs["prompt"].append(e.task or e.task_id)
+            logs["completion"].append("\n".join(f"> {s.action}\n{s.observation}" for s in e.steps))
+            logs["advantages"].append(float(np.mean(e.advantages)) if e.advantages is not None and e.steps else 0.0)
+            for name, value in zip(self.trainer.reward_func_names, values, strict=True):
+                logs["rewards"][name].append(value)
+
+    def _append_episodes(self, episodes: list[Episode]) -> None:
+        """One JSON line an episode. Logging never stops a run: a full disk is reported once."""
+        path = os.path.join(self.trainer.args.output_dir, "episodes.jsonl")
+        step = self.trainer.state.global_step
+        try:
+            os.makedirs(self.trainer.args.output_dir, exist_ok=True)
+            with open(path, "a", encoding="utf-8", errors="replace") as file:
+                file.writelines(json.dumps({"step": step, **e.to_json()}, default=str) + "\n" for e in episodes)
+        except OSError as error:
+            if not self._write_failed:
+                logger.warning("episodes are not being saved: %s: %s", path, error)
+            self._write_failed = True
+
+    def _warn_when_silent(self, episodes: list[Episode]) -> None:
+        kept = [e for e in episodes if e.steps and not e.dropped]
+        if not kept:
+            return
+        silent = {
+            "reward": all(e.episode_return == 0 for e in kept),
+            "format": not any(s.format_valid for e in kept for s in e.steps),
+        }
+        meaning = {
+            "reward": "not one episode got any reward",
+            "format": "not one response had the required form, so no action was read from any",
+        }
+        for kind, quiet in silent.items():
+            self._silent[kind] = self._silent[kind] + 1 if quiet else 0
+            if self._silent[kind] == SILENT_GENERATIONS and kind not in self._warned:
+                self._warned.add(kind)
+                step = kept[0].steps[0]
+                prompt = self.trainer._tokenizer.decode(step.context_ids)
+                logger.warning(
+                    "In %d generations in a row %s. The first prompt and response of the last one:\n%s\n--- response "
+                    "---\n%s",
+                    SILENT_GENERATIONS,
+                    meaning[kind],
+                    prompt,
+                    step.response,
+                )

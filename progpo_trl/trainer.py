@@ -1,0 +1,534 @@
+"""MultiTurnGRPOTrainer: TRL's GRPOTrainer whose rollout is a group of episodes and whose advantage is one number a step.
+
+Two methods are made to be overridden: `rollout()` and `compute_advantages()`. The loss is TRL's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from datasets import Dataset
+from trl import GRPOTrainer
+from trl.models import unwrap_model_for_generation
+
+from progpo_trl.advantages import Estimator, ProGPO, make_estimator
+from progpo_trl.config import MultiTurnGRPOConfig
+from progpo_trl.contexts import FullContext, PromptTemplate, WindowContext
+from progpo_trl.environments.base import EnvironmentTasks, TaskSet
+from progpo_trl.episodes import Episode, StepBatch, StopReason
+from progpo_trl.generation import CachedGeneration, Sampling, TRLGeneration, episode_stream
+from progpo_trl.losses import length_order, loss_scale, take_rows, used_columns
+from progpo_trl.metrics import episode_metrics
+from progpo_trl.reporting.rollout_log import RolloutLog
+from progpo_trl.rollout import RolloutClock, play
+from progpo_trl.rows import Row, episode_rows, padded_count, padding_row
+
+# TRL warns at every construction that rollout_func is experimental; here it is an internal detail.
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+_REFUSED = {
+    "tools": "write an environment (progpo_trl.Environment) whose step() runs the tool the action names",
+    "rollout_func": "override rollout(), which returns episodes",
+    "environment_factory": "pass environment=, a progpo_trl.Environment class or a TaskSet",
+    "reward_processing_classes": "reward models are not supported; pass functions of whole episodes as reward_funcs",
+}
+
+
+def environment_return(episodes: Sequence[Episode], **_: Any) -> list[float]:
+    """The first reward function of every run: the undiscounted sum of the environment's rewards."""
+    return [e.environment_return for e in episodes]
+
+
+class MultiTurnGRPOTrainer(GRPOTrainer):
+    """Train an agent on text environments.
+
+    model: a model, or its path or Hub id. args: MultiTurnGRPOConfig.
+    environment: a `TaskSet`, or an `Environment` class (or any callable that makes one); with the latter
+    `train_dataset` names the tasks. train_dataset, eval_dataset: task ids (a sequence, or a Dataset with a column
+    `task_id`); default: the splits "train" and, where there is one, the evaluation split of the environment.
+    advantage: an estimator (any callable StepBatch -> (n_steps,) array), its YAML form (a dict), or None for GRPO.
+    reward_funcs: functions `f(episodes=..., **kwargs) -> list of floats or None`, one per episode, added to the
+    environment's return (weighted by `reward_weights`, whose first entry, if one more is given, is the
+    environment's).
+    """
+
+    _tag_names = ["trl", "grpo", "multi-turn", "progpo_trl"]
+    _name = "multi-turn GRPO"
+    _paper = {}
+
+    def __init__(
+        self,
+        model,
+        args: MultiTurnGRPOConfig | None = None,
+        environment: TaskSet | Callable[[], Any] | None = None,
+        advantage: Estimator | Mapping[str, Any] | None = None,
+        train_dataset: Dataset | Sequence[str] | None = None,
+        eval_dataset: Dataset | Sequence[str] | None = None,
+        reward_funcs: Callable | list[Callable] | None = None,
+        processing_class=None,
+        callbacks=None,
+        peft_config=None,
+        quantization_config=None,
+        optimizers=(None, None),
+        **unsupported: Any,
+    ):
+        for name, value in unsupported.items():
+            if name not in _REFUSED:
+                raise TypeError(f"MultiTurnGRPOTrainer has no argument {name!r}")
+            if value is not None:
+                raise ValueError(f"{name}= is not used by MultiTurnGRPOTrainer: {_REFUSED[name]}")
+        if environment is None:
+            raise ValueError("environment= is required: a TaskSet, or an Environment class with train_dataset=task ids")
+        args = args or MultiTurnGRPOConfig(output_dir="runs/multi-turn-grpo")
+        self.tasks = _task_set(environment, train_dataset, eval_dataset)
+        self.advantage = advantage if callable(advantage) else make_estimator(advantage)
+        train_ids = _task_ids(train_dataset, self.tasks, "train")
+        self.eval_task_ids = _eval_ids(eval_dataset, self.tasks)[: args.eval_tasks]
+        _check_enough_tasks(train_ids, args)
+        self._rows: list[Row] | None = None
+        self._real_rows = 0
+        funcs = [] if reward_funcs is None else list(reward_funcs) if isinstance(reward_funcs, list) else [reward_funcs]
+        if args.reward_weights is not None and len(args.reward_weights) == len(funcs):
+            args.reward_weights = [1.0, *args.reward_weights]
+        super().__init__(
+            model=model,
+            reward_funcs=[environment_return, *funcs],
+            args=args,
+            train_dataset=Dataset.from_dict({"prompt": [""] * len(train_ids), "task_id": list(train_ids)}),
+            # The evaluation is a panel of its own (see evaluate()); TRL only wants to know that there is one.
+            eval_dataset=Dataset.from_dict({"prompt": [""], "task_id": [""]}) if self.eval_task_ids else None,
+            processing_class=processing_class,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            quantization_config=quantization_config,
+            peft_config=peft_config,
+            rollout_func=_prepared_rows,
+        )
+        if self.aux_loss_enabled:
+            raise ValueError(
+                "the load-balancing loss of a Mixture-of-Experts model is a mean over one micro-batch and would be "
+                "rescaled with the rows; set router_aux_loss_coef: 0.0"
+            )
+        self.max_turns = args.max_turns or self.tasks.max_steps
+        self.context = self._make_context()
+        self.sampling = Sampling(self.temperature, self.top_p, self.top_k, self.min_p)
+        self.rollout_log = RolloutLog(self)
+
+    def _make_context(self) -> WindowContext | FullContext:
+        template = PromptTemplate(self.args.prompt_template or self.tasks.prompt_template)
+        window = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**30
+        room = window - self.args.max_completion_length
+        if room < 1:
+            raise ValueError(
+                f"max_completion_length={self.args.max_completion_length} leaves no room for a prompt in the model's "
+                f"window of {window} tokens"
+            )
+        options = {
+            "limit": min(room, self.args.max_context_length or room),
+            "system_prompt": self.args.system_prompt,
+            "template_kwargs": self.chat_template_kwargs,
+        }
+        if self.args.context == "full":
+            return FullContext(self._tokenizer, template, **options)
+        return WindowContext(self._tokenizer, template, history=self.args.history, **options)
+
+    # ------------------------------------------------------------------------------------------------- rollout
+
+    def rollout(self, inputs: list[dict[str, Any]]) -> list[Episode]:
+        """Play one episode per input row (`task_id`), in order. Override it to plug an agent loop of your own.
+
+        The returned episodes need steps with the ids that were sampled from and the ids that were sampled; index and
+        group are set by the caller.
+        """
+        start = self.accelerator.process_index * len(inputs)
+        indices = range(start, start + len(inputs))
+        episodes = [self._new_episode(x["task_id"], i, i // self.num_generations) for x, i in zip(inputs, indices)]
+        self.play_episodes(episodes, self.sampling, seed=self.args.seed, step=self.state.global_step, progress="train")
+        return episodes
+
+    def _new_episode(self, task_id: str, index: int, group: int) -> Episode:
+        return Episode(task_id, self.tasks.task_type(task_id), index=index, group=group, seed=self.args.seed)
+
+    def play_episodes(
+        self, episodes: list[Episode], sampling: Sampling, *, seed: int | str, step: int, progress: str | None = None
+    ) -> None:
+        """Play `episodes` of this process to their end, in place; all processes call it together.
+
+        Randomness comes from (seed, step, task, index) where the backend is ours, so it depends neither on the other
+        episodes nor on the process, and no global generator moves. An episode whose environment
+        raised is played again up to `environment_retries` times.
+        """
+        clock = self.rollout_log.clock
+        with self.rollout_log.progress(len(episodes), progress) as on_done:
+            pending = episodes
+            for attempt in range(1 + self.args.environment_retries):
+                self._play(pending, sampling, seed, step, attempt, clock, on_done)
+                pending = [e for e in episodes if e.stop_reason is StopReason.ENVIRONMENT_ERROR]
+                if attempt == self.args.environment_retries or not self._any(bool(pending)):
+                    break
+                for e in pending:
+                    e.steps.clear()
+                    e.success, e.stop_reason, e.final_observation = False, None, None
+
+    def _play(self, episodes, sampling: Sampling, seed, step: int, attempt: int, clock: RolloutClock, on_done):
+        run = functools.partial(
+            play,
+            tasks=self.tasks,
+            context=self.context,
+            decode=functools.partial(self._tokenizer.batch_decode, skip_special_tokens=True),
+            max_turns=self.max_turns,
+            action_format=self.tasks.action_format,
+            clock=clock,
+            on_done=on_done,
+        )
+        if not self._own_generation():
+            generation = TRLGeneration(self, sampling)
+            limit = self.args.max_completion_length
+            run(episodes, generate=lambda live, ids: generation.turn(live, ids, limit), any_live=self._any)
+            return
+        size = self.args.episodes_per_forward or max(1, len(episodes))
+        with self._generating(sampling) as generation:
+            for first in range(0, len(episodes), size):
+                chunk = episodes[first : first + size]
+                streams = {id(e): episode_stream(seed, step, e.task_id, e.index, attempt) for e in chunk}
+                generation.reset()
+                run(chunk, generate=functools.partial(self._own_turn, generation, streams))
+
+    def _own_turn(self, generation: CachedGeneration, streams: dict, live: list[Episode], ids: list[np.ndarray]):
+        keys = [id(e) for e in live]
+        with self.accelerator.autocast():
+            return generation.turn(keys, ids, self.args.max_completion_length, [streams[k] for k in keys])
+
+    def _own_generation(self) -> bool:
+        """Whether our cached decoding can serve this run; TRL's generation does otherwise."""
+        args = self.args
+        sharded = self._dist.is_fsdp or (self._dist.is_zero3 and not args.ds3_gather_for_generation)
+        special = self.repetition_penalty != 1.0 or args.generation_kwargs or args.cache_implementation
+        return not (self.use_vllm or self.use_transformers_continuous_batching or sharded or special)
+
+    @contextlib.contextmanager
+    def _generating(self, sampling: Sampling):
+        """The unwrapped policy in eval mode (no dropout while sampling), inside a decoding session."""
+        with unwrap_model_for_generation(
+            self.model_wrapped,
+            self.accelerator,
+            gather_deepspeed3_params=self.args.ds3_gather_for_generation,
+            gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
+        ) as model:
+            training = model.training
+            model.eval()
+            try:
+                yield CachedGeneration(
+                    model,
+                    eos_token_ids=self.eos_token_ids,
+                    pad_token_id=self._tokenizer.pad_token_id,
+                    sampling=sampling,
+                )
+            finally:
+                model.train(training)
+
+    def _any(self, flag: bool) -> bool:
+        """True when `flag` is true on any process."""
+        if self.accelerator.num_processes == 1:
+            return flag
+        mine = torch.tensor(float(flag), device=self.accelerator.device)
+        return bool(self.accelerator.reduce(mine, "sum").item() > 0)
+
+    # ---------------------------------------------------------------------------------------------- advantages
+
+    def compute_advantages(self, batch: StepBatch) -> np.ndarray:
+        """(n_steps,) advantages of the steps of ALL processes' episodes. Override it for a method of your own.
+
+        Every process calls it with the same batch and must return the same numbers.
+        """
+        return self.advantage(batch)
+
+    def _advantages_of(self, episodes: list[Episode]) -> tuple[StepBatch, np.ndarray]:
+        batch = StepBatch.from_episodes(
+            episodes,
+            invalid_action_penalty=self.args.invalid_action_penalty,
+            invalid_action=self.args.invalid_action,
+        )
+        advantages = np.asarray(self.compute_advantages(batch), np.float32)
+        if advantages.shape != (len(batch),):
+            raise ValueError(
+                f"compute_advantages returned shape {advantages.shape} for {len(batch)} steps; it must return one "
+                "number per step of the batch"
+            )
+        if not np.isfinite(advantages).all():
+            first = int(np.flatnonzero(~np.isfinite(advantages))[0])
+            e = episodes[int(batch.episode[first])]
+            raise ValueError(
+                f"the advantage of step {int(batch.step[first])} of episode {e.index} ({e.task_id}) is "
+                f"{advantages[first]}; advantages must be finite"
+            )
+        ends = np.searchsorted(batch.episode, np.arange(len(episodes)), side="right")
+        for e, end in zip(episodes, ends, strict=True):
+            size = 0 if e.dropped else len(e.steps)
+            e.advantages = advantages[end - size : end]
+        return batch, advantages
+
+    # --------------------------------------------------------------------------------------- episodes -> tensors
+
+    def _generate_and_score_completions(self, inputs):
+        """TRL's hook: play, score, weigh, and hand TRL the rows to pad, score and buffer."""
+        episodes = self.rollout(inputs)
+        if len(episodes) != len(inputs):
+            raise ValueError(f"rollout() returned {len(episodes)} episodes for {len(inputs)} inputs")
+        start = self.accelerator.process_index * len(inputs)
+        for i, e in enumerate(episodes):
+            e.index, e.group = start + i, (start + i) // self.num_generations
+        rewards = self._score(inputs, episodes)
+        everyone = self._gather_episodes(episodes)
+        self._check_dropped(everyone)
+        with self.rollout_log.clock.phase("advantages"):
+            batch, advantages = self._advantages_of(everyone)
+        mine = {e.index: e.advantages for e in everyone}
+        with self.rollout_log.clock.phase("rows"):
+            rows = self._make_rows([(e, mine[e.index]) for e in episodes])
+        self._rows = rows
+        try:
+            # TRL pads the rows, counts their tokens, scores them with the old and the reference policy, and corrects
+            # for vLLM's sampling; its rewards and advantages are placeholders that are replaced below.
+            out = super()._generate_and_score_completions([{"prompt": ""} for _ in rows])
+        finally:
+            self._rows = None
+        with self.rollout_log.clock.phase("rows"):
+            per_token = torch.zeros(len(rows), out["completion_ids"].size(1))
+            for i, row in enumerate(rows):
+                per_token[i, : len(row.advantages)] = torch.from_numpy(row.advantages)
+            out["advantages"] = per_token.to(out["completion_ids"].device)
+            out["num_rows_in_batch"] = torch.tensor(float(self._real_rows), device=out["completion_ids"].device)
+        with self.rollout_log.clock.phase("metrics"):
+            self.rollout_log.training_batch(everyone, batch, advantages, rewards, self._real_rows)
+        return out
+
+    def _score(self, inputs, episodes: list[Episode]) -> torch.Tensor:
+        """Rewards of all processes' episodes, (n_episodes, n_functions); extra ones are added to the episodes."""
+        prompts = [e.task or e.task_id for e in episodes]
+        completions = [[{"role": "assistant", "content": s.response} for s in e.steps] for e in episodes]
+        ids = [np.concatenate([s.completion_ids for s in e.steps]).tolist() if e.steps else [] for e in episodes]
+        rows = [{**row, "episodes": e} for row, e in zip(inputs, episodes, strict=True)]
+        rewards = super()._calculate_rewards(rows, prompts, completions, ids)
+        weights = self.reward_weights.to(rewards.device)
+        start = self.accelerator.process_index * len(episodes)
+        for e, values in zip(episodes, (rewards * weights)[start : start + len(episodes)].tolist(), strict=True):
+            named = dict(zip(self.reward_func_names, values, strict=True))
+            weighted = named.pop(environment_return.__name__)
+            if e.dropped:
+                continue
+            if weights[0] != 1.0:
+                named["environment_weight"] = weighted - e.environment_return
+            # None (NaN here) means that a function cannot judge this episode: it adds nothing.
+            e.extra_rewards = {name: value for name, value in named.items() if value == value}
+        return rewards
+
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+        if self._rows is None:
+            return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        total = len(self._rows) * self.accelerator.num_processes
+        return torch.zeros(total, len(self.reward_funcs), device=self.accelerator.device)
+
+    def _gather_episodes(self, episodes: list[Episode]) -> list[Episode]:
+        """All processes' episodes, by index; those of other processes come without token ids."""
+        if self.accelerator.num_processes == 1:
+            return episodes
+        return sorted(gather_object([e.without_tokens() for e in episodes]), key=lambda e: (e.group, e.index))
+
+    def _check_dropped(self, everyone: list[Episode]) -> None:
+        """Leave groups with fewer than two scorable episodes out, and stop when too much is lost."""
+        lost = [e for e in everyone if e.dropped]
+        if len(lost) > self.args.max_dropped_fraction * len(everyone) or len(lost) == len(everyone):
+            raise RuntimeError(
+                f"{len(lost)} of {len(everyone)} episodes were lost to environment errors, more than "
+                f"max_dropped_fraction={self.args.max_dropped_fraction} allows. The first: task {lost[0].task_id!r}: "
+                f"{lost[0].error or 'no step was played: ' + str(lost[0].stop_reason)}"
+            )
+        kept: dict[int, list[Episode]] = {}
+        for e in everyone:
+            if not e.dropped:
+                kept.setdefault(e.group, []).append(e)
+        for members in kept.values():
+            if len(members) == 1:
+                members[0].excluded = True
+
+    def _make_rows(self, weighed: list[tuple[Episode, np.ndarray]]) -> list[Row]:
+        """Rows of this process: as many as every other process has, padding rows included."""
+        rows = [row for e, advantages in weighed if len(advantages) for row in episode_rows(e, advantages)]
+        world, me = self.accelerator.num_processes, self.accelerator.process_index
+        if world > 1 and self.args.context == "window":
+            # Processes whose episodes are long would hold others up: deal all rows out again.
+            rows = gather_object(rows)[me::world]
+        count = torch.tensor([len(rows)], device=self.accelerator.device)
+        counts = self.accelerator.gather(count).tolist() if world > 1 else [len(rows)]
+        total = padded_count(counts, slices=self.args.steps_per_generation, group=self.num_generations)
+        self._real_rows = sum(counts)
+        return rows + [padding_row(self.eos_token_ids[0]) for _ in range(total - len(rows))]
+
+    # ---------------------------------------------------------------------------------------------------- loss
+
+    def _get_per_token_logps_and_entropies(
+        self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, compute_entropy=False, **kwargs
+    ):
+        """As in TRL; scoring a generation (self._rows is set) goes in trimmed chunks of rows of similar length."""
+        score = super()._get_per_token_logps_and_entropies
+        if self._rows is None:
+            return score(
+                model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy=compute_entropy, **kwargs
+            )
+        prompt = input_ids.size(1) - logits_to_keep
+        logps = input_ids.new_zeros(len(input_ids), logits_to_keep, dtype=torch.float32)
+        order = length_order(attention_mask[:, :prompt], attention_mask[:, prompt:])
+        for index in order.split(self._rows_per_forward()):
+            mask = attention_mask[index]
+            first, length = used_columns(mask[:, :prompt], mask[:, prompt:])
+            used = slice(first, prompt + length)
+            chunk, _, _ = score(model, input_ids[index][:, used], mask[:, used], length, **kwargs)
+            logps[index, :length] = chunk.float()
+        return logps, None, None
+
+    def _rows_per_forward(self) -> int:
+        return self.args.rows_per_forward or self.args.per_device_train_batch_size
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """TRL's loss in chunks of `rows_per_forward` rows; all but the last are back-propagated here."""
+        if return_outputs:
+            raise ValueError("the GRPO trainers do not return outputs")
+        order = length_order(inputs["prompt_mask"], inputs["completion_mask"])
+        # DeepSpeed reduces gradients at every backward and FSDP at every forward: one chunk per slice there.
+        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
+        chunks = order.split(len(order) if sharded else self._rows_per_forward())
+        total = torch.zeros((), device=order.device)
+        for index in chunks[:-1]:
+            with self._without_sync(model):
+                loss = self._scaled_loss(model, take_rows(inputs, index))
+                self.accelerator.backward(loss)
+            total = total + loss.detach()
+        return self._scaled_loss(model, take_rows(inputs, chunks[-1])) + total
+
+    def _scaled_loss(self, model, chunk) -> torch.Tensor:
+        mask = chunk["completion_mask"] * chunk["tool_mask"]
+        return self._compute_loss(model, chunk) * loss_scale(
+            self.loss_type,
+            chunk_rows=len(mask),
+            chunk_tokens=mask.sum(),
+            total_rows=chunk["num_rows_in_batch"],
+            total_tokens=chunk["num_items_in_batch"],
+            processes=self.accelerator.num_processes,
+            slices=self.args.steps_per_generation,
+        )
+
+    @contextlib.contextmanager
+    def _without_sync(self, model):
+        """No gradient reduction for an inner chunk, nor does TRL take it for the end of an accumulation."""
+        state = self.accelerator.gradient_state
+        before = state.sync_gradients
+        state._set_sync_gradients(False)
+        try:
+            with self.accelerator.no_sync(model):
+                yield
+        finally:
+            state._set_sync_gradients(before)
+
+    # ---------------------------------------------------------------------------------------------- evaluation
+
+    def evaluate_panel(
+        self, task_ids: Sequence[str] | None = None, *, temperature: float | None = None, seed: int | None = None
+    ) -> list[Episode]:
+        """Play every task of the panel exactly once, on all processes together; every process gets all episodes.
+
+        Uses no training randomness: with and without it, the next training batch is the same (own backend).
+        """
+        ids = list(self.eval_task_ids if task_ids is None else task_ids)
+        if not ids:
+            raise ValueError("there is no evaluation panel: pass eval_dataset, or an environment with another split")
+        sampling = replace(self.sampling, temperature=self.args.eval_temperature if temperature is None else temperature)
+        world, me = self.accelerator.num_processes, self.accelerator.process_index
+        mine = [self._new_episode(task_id, 0, i) for i, task_id in enumerate(ids) if i % world == me]
+        seed = self.args.eval_seed if seed is None else seed
+        self.play_episodes(mine, sampling, seed=f"evaluation {seed}", step=0, progress="eval")
+        return self._gather_episodes(mine)
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
+        """Play the panel once and log `eval_success`, `eval_success/<task type>`, `eval_steps` and so on."""
+        task_ids = None if eval_dataset is None else _task_ids(eval_dataset, self.tasks, "eval")
+        episodes = self.evaluate_panel(task_ids)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in episode_metrics(episodes).items()}
+        training = self.model.training
+        # TRL's log() flushes the metrics of the mode it reads off the model.
+        self.model.eval()
+        try:
+            self.log(dict(metrics))
+        finally:
+            self.model.train(training)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def create_model_card(self, *args, **kwargs) -> None:
+        """TRL's card, citing the method that was used."""
+        if isinstance(self.advantage, ProGPO):
+            self._paper = {"title": "ProGPO", "id": "2607.22724", "citation": None}
+        super().create_model_card(*args, **kwargs)
+
+
+def _prepared_rows(prompts, trainer: MultiTurnGRPOTrainer) -> dict[str, Any]:
+    """The `rollout_func` TRL calls: the rows are ready by then."""
+    rows = trainer._rows
+    known = all(row.logprobs is not None for row in rows if row.real)
+    return {
+        "prompt_ids": [row.prompt_ids.tolist() for row in rows],
+        "completion_ids": [row.completion_ids.tolist() for row in rows],
+        "logprobs": [row.logprobs.tolist() for row in rows] if known else None,
+        "env_mask": [row.mask.tolist() for row in rows],
+    }
+
+
+def _task_set(environment, train_dataset, eval_dataset) -> TaskSet:
+    if isinstance(environment, TaskSet):
+        return environment
+    if not callable(environment):
+        raise TypeError(f"environment must be a TaskSet or a callable that makes an Environment, got {environment!r}")
+    if train_dataset is None:
+        raise ValueError("train_dataset (task ids) is required with an Environment class; a TaskSet brings its own")
+    splits = {"train": _column(train_dataset)}
+    if eval_dataset is not None:
+        splits["eval"] = _column(eval_dataset)
+    return EnvironmentTasks(environment, splits)
+
+
+def _column(dataset) -> list[str]:
+    if isinstance(dataset, Dataset):
+        if "task_id" not in dataset.column_names:
+            raise ValueError(f"the dataset needs a column 'task_id'; it has {dataset.column_names}")
+        return [str(i) for i in dataset["task_id"]]
+    return [str(i) for i in dataset]
+
+
+def _task_ids(dataset, tasks: TaskSet, split: str) -> list[str]:
+    return list(tasks.task_ids(split)) if dataset is None else _column(dataset)
+
+
+def _eval_ids(dataset, tasks: TaskSet) -> list[str]:
+    if dataset is not None:
+        return _column(dataset)
+    for split in ("eval", "valid_seen", "valid_unseen"):
+        with contextlib.suppress(KeyError):
+            return list(tasks.task_ids(split))
+    return []
+
+
+def _check_enough_tasks(train_ids: Sequence[str], args: MultiTurnGRPOConfig) -> None:
+    groups = args.generation_batch_size // args.num_generations
+    if len(train_ids) < groups:
+        raise ValueError(
+            f"{len(train_ids)} training task(s) cannot fill a generation of {groups} groups; add tasks or lower "
+            "groups_per_generation (or the batch size)"
+        )
