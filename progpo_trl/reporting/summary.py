@@ -1,0 +1,132 @@
+"""summary.json of a run: the panel before and after on the same games, what was run, and where everything is."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from progpo_trl.episodes import Episode
+from progpo_trl.metrics import episode_metrics, wilson
+from progpo_trl.settings import versions
+
+
+class RunSummary:
+    """Collects what a run did; owned by `progpo_trl.train.run`."""
+
+    def __init__(self, trainer, script, argv: Sequence[str]):
+        self.trainer, self.script, self.argv = trainer, script, list(argv)
+        self.facts: dict[str, Any] = {}
+
+    def evaluate(self, when: str) -> None:
+        """Play the panel at eval_temperature and greedily; `when` is "before" or "after". All processes take part."""
+        args = self.trainer.args
+        for name, temperature in (("success", args.eval_temperature), ("greedy", 0.0)):
+            episodes = self.trainer.evaluate_panel(temperature=temperature)
+            self.facts[f"{name}_{when}"] = asdict(_success(episodes))
+            self.facts[f"{name}_{when}_by_task_type"] = by_task_type(episodes)
+            self.facts[f"{name}_{when}_metrics"] = episode_metrics(episodes)
+            rate = _success(episodes)
+            self.trainer.accelerator.print(
+                f"{when} training, {_sampling(temperature)}: success {rate.rate:.1%} "
+                f"[{rate.low:.1%}, {rate.high:.1%}] on {rate.n} held-out games"
+            )
+
+    def trained(self, wall_seconds: float, cpu_seconds: float) -> None:
+        """Record the cost of training; called when it is over."""
+        state, args = self.trainer.state, self.trainer.args
+        updates = args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
+        generations = -(-state.global_step // updates)
+        self.facts |= {
+            "train_seconds": round(wall_seconds, 2),
+            "train_cpu_seconds": round(cpu_seconds, 2),
+            "updates": state.global_step,
+            "generations": generations,
+            "episodes": generations * args.generation_batch_size,
+        }
+
+    def write(self, output: Path) -> None:
+        """Write summary.json and learning_curve.png, and tell the reader where to look. Main process only."""
+        args = self.trainer.args
+        summary = {
+            **self.facts,
+            "environment": self.script.environment,
+            "advantage": self.script.advantage,
+            "progress_fallback": self.script.progress_fallback,
+            "model": self.script.asked.get("model_name_or_path"),
+            "seed": args.seed,
+            "panel": {
+                "tasks": len(self.trainer.eval_task_ids),
+                "temperature": args.eval_temperature,
+                "sampling_seed": args.eval_seed,
+            },
+            "command": ["progpo", "train", *self.argv],
+            "versions": versions(),
+            "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "system": platform.system()},
+        }
+        _write_json(output / "summary.json", summary)
+        self._plot(output / "learning_curve.png")
+        self._tell(output)
+
+    def _plot(self, path: Path) -> None:
+        from progpo_trl.reporting.curves import learning_curve
+
+        learning_curve(self.trainer.state.log_history, path, self.facts, title=self._title())
+
+    def _title(self) -> str:
+        method = str(self.script.advantage.get("name", "grpo")).upper()
+        if self.script.progress_fallback is not None:
+            method = f"{method} + ProGPO"
+        return f"{method}, seed {self.trainer.args.seed}"
+
+    def _tell(self, output: Path) -> None:
+        lines = ["", f"Trained {self.facts['episodes']} episodes in {self.facts['train_seconds']:.0f} s."]
+        before, after = self.facts.get("success_before"), self.facts.get("success_after")
+        if before and after:
+            lines.append(
+                f"Success on {after['n']} held-out games: {before['rate']:.1%} -> {after['rate']:.1%} "
+                f"(greedy {self.facts['greedy_before']['rate']:.1%} -> {self.facts['greedy_after']['rate']:.1%})"
+            )
+        kind = "adapter" if (output / "adapter_config.json").exists() else "model"
+        lines += [
+            "",
+            f"  {output / 'summary.json'}",
+            f"  {output / 'learning_curve.png'}",
+        ]
+        if self.trainer.args.save_episodes:
+            lines.append(f"  {output / 'episodes.jsonl'}   every training episode, step by step")
+        lines += [
+            f"  {output}   the {kind}, loadable with transformers{' and peft' if kind == 'adapter' else ''}",
+            "",
+            "Next: another seed with SEED=1 make quickstart, other methods and models with `progpo recipes`.",
+        ]
+        print("\n".join(lines))
+
+
+def by_task_type(episodes: Sequence[Episode]) -> dict[str, dict[str, float]]:
+    """Success with its interval for every task type."""
+    groups: dict[str, list[Episode]] = defaultdict(list)
+    for e in episodes:
+        groups[e.task_type].append(e)
+    return {name: asdict(_success(members)) for name, members in sorted(groups.items())}
+
+
+def _success(episodes: Sequence[Episode]):
+    kept = [e for e in episodes if not e.dropped]
+    return wilson(sum(e.success for e in kept), len(kept))
+
+
+def _sampling(temperature: float) -> str:
+    return "greedy" if temperature == 0 else f"temperature {temperature:g}"
+
+
+def _write_json(path: Path, value: Any) -> None:
+    """Write beside, then rename: a killed run leaves the old file or the new one, never half of one."""
+    partial = path.with_suffix(".json.partial")
+    partial.write_text(json.dumps(value, indent=2, default=str) + "\n", encoding="utf-8")
+    os.replace(partial, path)
