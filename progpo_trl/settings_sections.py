@@ -53,7 +53,8 @@ def section_options(section: str, name: str | None) -> dict[str, tuple[Any, Any]
     if section in ("environment", "advantage"):
         options["name"] = (str, name)
     if section == "environment":
-        options.update({key: (str, default) for key, default in ENVIRONMENT_DEFAULTS.items()})
+        # eval_split: null trains without an evaluation panel
+        options.update({key: (str | None, default) for key, default in ENVIRONMENT_DEFAULTS.items()})
     cls = section_class(section, name)
     if cls is None:
         return options
