@@ -43,7 +43,7 @@ class HistoryEntry:
 
 
 class PromptTemplate:
-    """A Jinja file that renders one user message. `name` is a file in progpo_trl/prompts (without .jinja) or a path."""
+    """A Jinja file that renders one user message. `name`: a file in progpo_trl/prompts (without .jinja), or a path."""
 
     def __init__(self, name: str | Path):
         path = PROMPTS / f"{name}.jinja"
@@ -127,7 +127,7 @@ class ChatDelta:
         text = self._tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, **self._kwargs
         )
-        head, marker, tail = text.partition(self.MARKER)
+        _, marker, tail = text.partition(self.MARKER)
         if not marker:
             raise ValueError("the chat template drops the assistant's message: full context cannot be built with it")
         return np.array(self._tokenizer(tail, add_special_tokens=False)["input_ids"], np.int32)

@@ -227,6 +227,6 @@ def _check_finite(episodes, sizes, reward, returns) -> None:
         e = episodes[min(bad)]
         raise ValueError(
             f"episode {e.index} of task {e.task_id!r} (group {e.group}) has a reward that is not finite "
-            f"(return {e.episode_return}); {len(bad)} such episode(s). Rewards must be numbers: fix the environment or "
-            "the reward function."
+            f"(return {e.episode_return}); {len(bad)} such episode(s). Rewards must be numbers: fix the environment "
+            "or the reward function."
         )

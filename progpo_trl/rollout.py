@@ -80,7 +80,8 @@ def play(
         with clock.phase("decoding"):
             texts = decode([out.ids for out in outputs]) if outputs else []
         with clock.phase("environment"):
-            moved = [_move(one, o, t, action_format, max_turns) for one, o, t in zip(live, outputs, texts, strict=True)]
+            turns = zip(live, outputs, texts, strict=True)
+            moved = [_move(one, output, text, action_format, max_turns) for one, output, text in turns]
         for one, going in zip(live, moved, strict=True):
             if not going:
                 on_done(one.episode)
@@ -96,7 +97,7 @@ def _start(episode: Episode, tasks: TaskSet, on_done) -> _Live | None:
         first = environment.reset(episode.task_id, episode.seed)
         if not isinstance(first, Observation):
             raise TypeError(f"reset() returned {type(first).__name__}, not an Observation")
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         # Whatever an environment raises costs one episode, never the run; the trainer counts and reports it.
         _crash(episode, error)
         on_done(episode)
@@ -138,7 +139,7 @@ def _move(one: _Live, output: TurnOutput, text: str, action_format: str, max_tur
         result = one.environment.step(action)
         if not isinstance(result, StepResult):
             raise TypeError(f"step() returned {type(result).__name__}, not a StepResult")
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         _crash(episode, error)
         return False
     step.reward, step.info = float(result.reward), result.info

@@ -34,9 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def build_trainer(
-    script: ScriptArguments, args: MultiTurnGRPOConfig, model_args: ModelConfig
-) -> MultiTurnGRPOTrainer:
+def build_trainer(script: ScriptArguments, args: MultiTurnGRPOConfig, model_args: ModelConfig) -> MultiTurnGRPOTrainer:
     """The trainer that the settings describe."""
     from trl import get_peft_config, get_quantization_config
 
@@ -99,7 +97,9 @@ def _model_path(name: str) -> str:
     return str(checkpoint_path(TINY_POLICIES[name]))
 
 
-def run(trainer: MultiTurnGRPOTrainer, script: ScriptArguments, args: MultiTurnGRPOConfig, argv: Sequence[str]) -> None:
+def run(
+    trainer: MultiTurnGRPOTrainer, script: ScriptArguments, args: MultiTurnGRPOConfig, argv: Sequence[str]
+) -> None:
     """Evaluate, train, evaluate again, save, and say where everything is."""
     from progpo_trl.reporting.summary import RunSummary
 

@@ -1,4 +1,4 @@
-"""MultiTurnGRPOTrainer: TRL's GRPOTrainer whose rollout is a group of episodes and whose advantage is one number a step.
+"""MultiTurnGRPOTrainer: TRL's GRPOTrainer with episodes for rollouts and one advantage a step.
 
 Two methods are made to be overridden: `rollout()` and `compute_advantages()`. The loss is TRL's own.
 """
@@ -10,7 +10,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -60,9 +60,8 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
     environment's).
     """
 
-    _tag_names = ["trl", "grpo", "multi-turn", "progpo_trl"]
+    _tag_names: ClassVar[list[str]] = ["trl", "grpo", "multi-turn", "progpo_trl"]
     _name = "multi-turn GRPO"
-    _paper = {}
 
     def __init__(
         self,
@@ -86,7 +85,9 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
             if value is not None:
                 raise ValueError(f"{name}= is not used by MultiTurnGRPOTrainer: {_REFUSED[name]}")
         if environment is None:
-            raise ValueError("environment= is required: a TaskSet, or an Environment class with train_dataset=task ids")
+            raise ValueError(
+                "environment= is required: a TaskSet, or an Environment class together with train_dataset=task ids"
+            )
         args = args or MultiTurnGRPOConfig(output_dir="runs/multi-turn-grpo")
         self.tasks = _task_set(environment, train_dataset, eval_dataset)
         self.advantage = advantage if callable(advantage) else make_estimator(advantage)
@@ -95,7 +96,8 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         _check_enough_tasks(train_ids, args)
         self._rows: list[Row] | None = None
         self._real_rows = 0
-        funcs = [] if reward_funcs is None else list(reward_funcs) if isinstance(reward_funcs, list) else [reward_funcs]
+        funcs = list(reward_funcs) if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
+        funcs = [f for f in funcs if f is not None]
         if args.reward_weights is not None and len(args.reward_weights) == len(funcs):
             args.reward_weights = [1.0, *args.reward_weights]
         super().__init__(
@@ -150,7 +152,7 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         """
         start = self.accelerator.process_index * len(inputs)
         indices = range(start, start + len(inputs))
-        episodes = [self._new_episode(x["task_id"], i, i // self.num_generations) for x, i in zip(inputs, indices)]
+        episodes = [self._new_episode(x["task_id"], i, i // self.num_generations) for x, i in zip(inputs, indices, strict=True)]
         self.play_episodes(episodes, self.sampling, seed=self.args.seed, step=self.state.global_step, progress="train")
         return episodes
 
@@ -450,7 +452,8 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         ids = list(self.eval_task_ids if task_ids is None else task_ids)
         if not ids:
             raise ValueError("there is no evaluation panel: pass eval_dataset, or an environment with another split")
-        sampling = replace(self.sampling, temperature=self.args.eval_temperature if temperature is None else temperature)
+        temperature = self.args.eval_temperature if temperature is None else temperature
+        sampling = replace(self.sampling, temperature=temperature)
         world, me = self.accelerator.num_processes, self.accelerator.process_index
         mine = [self._new_episode(task_id, 0, i) for i, task_id in enumerate(ids) if i % world == me]
         seed = self.args.eval_seed if seed is None else seed

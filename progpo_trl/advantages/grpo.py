@@ -24,7 +24,8 @@ class GRPO:
     Source: GRPO (arXiv:2402.03300) and verl-agent's multi-turn form. Where they differ: the paper (and GiGPO's Eq. 3)
     averages over trajectories, which is the default here; the released code, and so the published agent numbers,
     average over steps, where long episodes weigh more: the recipes that reproduce tables set stats="steps".
-    singleton: a sample of one value has no baseline; "zero" gives advantage 0, "raw" the released code's s / (1 + eps).
+    singleton: a sample of one value has no baseline; "zero" gives advantage 0, "raw" is the released code's
+    s / (1 + eps).
     A group whose sample is constant gets exactly 0 on steps that equal it (the released code divides rounding noise by
     eps there, up to 1e5); other steps of such a group get their plain difference.
     """

@@ -39,7 +39,7 @@ def environment_class(name: str) -> type[TaskSet]:
 def load_environment(name: str, **options: Any) -> TaskSet:
     """The TaskSet `name` with its constructor's options. Unknown options raise ValueError with the nearest one."""
     cls = environment_class(name)
-    known = [p for p in inspect.signature(cls).parameters]
+    known = list(inspect.signature(cls).parameters)
     for option in options:
         if option not in known:
             near = get_close_matches(option, known, n=1, cutoff=0.0)

@@ -1,5 +1,5 @@
-"""Logging of one trainer: metrics in TRL's names and ours, episodes.jsonl, the progress bar, and one clear warning when
-nothing is learned.
+"""Logging of one trainer: metrics in TRL's names and ours, episodes.jsonl, the progress bar, and one clear warning
+when nothing is learned.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ class RolloutLog:
     @contextmanager
     def progress(self, total: int, label: str | None):
         """A bar over the episodes of this process, with live success; yields the function to call on each end."""
-        shown = label is not None and self.trainer.args.show_rollout_progress and self.trainer.accelerator.is_main_process
+        trainer = self.trainer
+        shown = label is not None and trainer.args.show_rollout_progress and trainer.accelerator.is_main_process
         wins = done = 0
         # disable=None: a bar in a terminal, silence in a log file
-        with tqdm(total=total, desc=f"{label} episodes", unit="ep", leave=False, disable=None if shown else True) as bar:
+        off = None if shown else True
+        with tqdm(total=total, desc=f"{label} episodes", unit="ep", leave=False, disable=off) as bar:
 
             def on_done(episode: Episode) -> None:
                 nonlocal wins, done

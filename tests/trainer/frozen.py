@@ -17,10 +17,10 @@ import torch
 from transformers import Qwen2ForCausalLM, TrainerCallback
 
 sys.path.insert(0, str(Path(__file__).parent))
-import toy  # noqa: E402
+import toy
 
-from progpo_trl.episodes import Episode, Step, StopReason  # noqa: E402
-from progpo_trl.trainer import MultiTurnGRPOTrainer  # noqa: E402
+from progpo_trl.episodes import Episode, Step, StopReason
+from progpo_trl.trainer import MultiTurnGRPOTrainer
 
 EPISODES, GROUP = 16, 4
 
@@ -201,7 +201,9 @@ def reference_gradient(case: Case, folder: str, weights: dict | None = None) -> 
     for prompt, completion, mask, advantage in rows:
         ids = torch.tensor(np.concatenate([prompt, completion]))[None]
 
-        def logps(of, ids=ids, start=len(prompt)):
+        start = len(prompt)
+
+        def logps(of, ids=ids, start=start):
             table = of(ids).logits.log_softmax(-1)[0, start - 1 : -1]
             return table.gather(-1, ids[0, start:, None])[:, 0]
 

@@ -1,4 +1,4 @@
-"""A small world, a small random Qwen2.5-architecture policy and its tokenizer, for trainer tests. Nothing is downloaded."""
+"""A small world, a small random Qwen2.5-architecture policy and its tokenizer. Nothing is downloaded."""
 
 from __future__ import annotations
 
