@@ -1,0 +1,71 @@
+"""The `progpo` command: fast, and every failure one clean line with the right exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import progpo_trl
+from progpo_trl.cli import main
+from progpo_trl.settings import recipes
+
+
+def run(*words: str, module: str = "progpo_trl") -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True, timeout=240)
+
+
+def test_help_is_instant_and_loads_no_torch():
+    code = (
+        "import sys\nfrom progpo_trl.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit as done:\n    assert done.code == 0\n"
+        "heavy = {'torch', 'transformers', 'trl', 'numpy', 'yaml'} & set(sys.modules)\nassert not heavy, heavy"
+    )
+    before = os.times()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert all(command in done.stdout for command in ("train", "verify", "recipes", "--version"))
+    after = os.times()  # CPU time of the child, which a busy machine does not change
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 1
+
+
+def test_version_and_recipes(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert main(["recipes"]) == 0
+    out = capsys.readouterr().out
+    assert f"progpo_trl {progpo_trl.__version__}" in out
+    for name in recipes():
+        assert f"\n  {name} " in out
+
+
+@pytest.mark.parametrize("words", [[], ["trian"], ["verify"], ["recipes", "--x"], ["--x"]])
+def test_wrong_use_is_exit_code_2(words, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    assert "progpo" in capsys.readouterr().err
+
+
+def test_a_settings_error_is_one_line_and_exit_code_2(capsys):
+    assert main(["train", "--config", "quickstart", "--learning_rat", "1"]) == 2
+    err = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("WARNING")]
+    assert err == ["progpo train: error: command line: unknown setting 'learning_rat'; did you mean 'learning_rate'?"]
+
+
+@pytest.mark.parametrize(("module", "first"), [("progpo_trl", ["train"]), ("progpo_trl.train", [])])
+def test_both_ways_to_train_take_the_same_settings_and_fail_alike(module, first):
+    done = run(*first, "--config", "quickstart", "--environment.levl", "easy", module=module)
+    assert done.returncode == 2
+    assert "unknown setting 'environment.levl' of alfworld_generated; did you mean 'environment.level'?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_verify_help_names_its_arguments(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["verify", "alfworld", "--help"])
+    assert caught.value.code == 0
+    assert "--transcripts" in capsys.readouterr().out

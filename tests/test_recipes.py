@@ -1,0 +1,134 @@
+"""Every recipe parses, holds the published settings, divides among 1 to 8 processes, and runs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from progpo_trl.settings import RECIPES, find_recipe, load_recipe, parse, recipes, summary
+
+NAMES = recipes()
+ALFWORLD = [name for name in NAMES if name.startswith("alfworld/")]
+SECTIONS = ["Model", "Environment", "Rollout", "Advantage", "Training", "Logging and publishing"]
+# A recipe for GPUs on the machine that runs the tests: what the machine lacks, and nothing else.
+ON_CPU = ["--use_cpu", "--bf16", "false", "--report_to", "none"]
+
+
+def parsed(name: str, *words: str):
+    return parse(["--config", name, *ON_CPU, *words])
+
+
+def test_the_recipes_there_should_be():
+    models = ("qwen2.5-1.5b-instruct", "qwen2.5-7b-instruct")
+    methods = ("grpo", "progpo", "grpo-lora", "progpo-lora")
+    assert {"quickstart", *(f"alfworld/{model}/{method}" for model in models for method in methods)} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_header_and_the_sections_are_the_manual(name):
+    text = find_recipe(name).read_text(encoding="utf-8")
+    header = text.partition("\n\n")[0]
+    assert summary(name)
+    for word in ("# Hardware:", "# Time:", "# Expect:", "# Launch"):
+        assert word in header
+    assert re.findall(r"^# -+ ([A-Z].+?) -+$", text, re.MULTILINE) == SECTIONS
+    assert max(map(len, text.splitlines())) <= 119
+    for config in re.findall(r"--config_file (\S+)", header):
+        assert (RECIPES.parent / config).is_file()
+    for config in re.findall(r"--config (\S+\.yaml)", header):
+        assert find_recipe(config).samefile(find_recipe(name))
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4, 8])
+@pytest.mark.parametrize("name", ALFWORLD)
+def test_150_published_iterations_are_150_generations_on_any_number_of_processes(name, processes, monkeypatch):
+    # Not WORLD_SIZE itself, at which accelerate would look for the other processes.
+    monkeypatch.setattr("progpo_trl.config._world_size", lambda: processes)
+    _, args, _ = parsed(name)
+    generation = args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
+    assert args.max_steps == 150 * generation
+    assert args.per_device_train_batch_size * args.steps_per_generation * processes == 16 * 8
+    assert args.save_steps % generation == 0
+    assert args.eval_steps % generation == 0
+    assert args.logging_steps == generation
+    assert (args.save_strategy, args.eval_strategy) == ("steps", "steps")
+
+
+@pytest.mark.parametrize("name", ALFWORLD)
+def test_published_settings(name):
+    script, args, model = parsed(name)
+    assert script.environment["max_steps"] == 50
+    assert script.environment["success_reward"] == 10
+    assert (script.environment["split"], script.environment["eval_split"]) == ("train", "valid_seen")
+    assert (args.groups_per_generation, args.num_generations, args.num_iterations) == (16, 8, 1)
+    assert (args.context, args.history, args.max_context_length, args.max_completion_length) == (
+        "window",
+        2,
+        2048,
+        512,
+    )
+    assert (args.beta, args.epsilon, args.epsilon_high) == (0.01, 0.2, None)
+    assert (args.temperature, args.eval_temperature) == (1.0, 0.4)
+    assert (args.invalid_action_penalty, args.invalid_action) == (0.1, "format")
+    assert (args.loss_type, args.lr_scheduler_type) == ("dapo", "constant")
+    assert script.advantage == {"name": "grpo", "stats": "steps"}
+    assert script.progress_fallback == ({"lambda_aux": 0.3} if "progpo" in name else None)
+    assert model.model_name_or_path.lower() == f"qwen/{name.split('/')[1]}"
+    lora = name.endswith("lora")
+    assert model.use_peft is lora
+    assert args.learning_rate == (1e-5 if lora else 1e-6)
+    if lora:
+        assert (model.lora_target_modules, model.lora_dropout) == ("all-linear", 0.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_do_not_overwrite_each_other(name):
+    others = [load_recipe(other)["output_dir"] for other in NAMES if other != name]
+    assert load_recipe(name)["output_dir"] not in others
+
+
+def test_quickstart_is_what_its_header_says():
+    script, args, model = parsed("quickstart")
+    assert (args.max_steps, args.per_device_train_batch_size, args.steps_per_generation) == (80, 64, 1)
+    assert (args.eval_tasks, args.eval_temperature, args.temperature) == (128, 1.0, 1.0)
+    assert model.model_name_or_path == "tiny"
+    assert script.evaluate_around_training
+    assert script.environment["eval_split"] != script.environment["split"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_runs_for_two_steps_with_the_tiny_policy(name, tmp_path):
+    from progpo_trl.train import main
+
+    _, args, model = parsed(name)
+    words = [
+        "--config", name, *ON_CPU,
+        "--output_dir", str(tmp_path),
+        # the tiny policy and generated games in place of the recipe's own
+        "--model_name_or_path", "tiny",
+        "--dtype", "float32",
+        "--environment", "{name: alfworld_generated, level: easy, eval_split: valid_unseen, max_steps: 4}",
+        "--prompt_template", "tiny",
+        "--max_completion_length", "8",
+        # two updates, which are the first generation's or two generations
+        "--groups_per_generation", "2", "--num_generations", "4",
+        "--updates_per_generation", str(min(args.steps_per_generation, 2)),
+        "--max_generations", str(2 // min(args.steps_per_generation, 2)),
+        "--logging_steps", "1",
+        "--eval_tasks", "2",
+        "--show_rollout_progress", "false",
+    ]  # fmt: skip
+    if args.use_vllm:
+        words += ["--use_vllm", "false"]
+    if args.save_strategy == "steps":
+        words += ["--save_every_generations", "1", "--eval_every_generations", "1"]
+    assert main(words) == 0
+    assert (tmp_path / "config.yaml").is_file()
+    assert (tmp_path / "summary.json").is_file()
+    assert list(tmp_path.glob("adapter_model.safetensors" if model.use_peft else "model.safetensors"))
+    assert (tmp_path / "checkpoint-2").is_dir() is (args.save_strategy == "steps")
+    if model.use_peft:
+        adapter = (tmp_path / "adapter_config.json").read_text(encoding="utf-8")
+        assert '"r": 32' in adapter

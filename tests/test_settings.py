@@ -1,0 +1,379 @@
+"""Settings: YAML and command line -> dataclasses, with every wrong name and value refused where it stands."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from progpo_trl import settings_sections
+from progpo_trl.settings import ScriptArguments, SettingsError, dump, find_recipe, load_recipe, parse, recipes
+from progpo_trl.settings_values import Setting, convert, read_argument, read_file
+
+BASE = """\
+model_name_or_path: some/model
+environment:
+  name: rooms
+  size: 3
+use_cpu: true
+bf16: false
+report_to: none
+"""
+
+
+class Rooms:
+    """An environment's constructor, as the settings see it."""
+
+    def __init__(
+        self, size: int, *, rate: float = 0.5, path: str | Path | None = None, kinds: Sequence[str] | None = None
+    ):
+        pass
+
+
+class Corridor:
+    def __init__(self, length: int = 2):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def known_environments(monkeypatch):
+    monkeypatch.setattr(
+        settings_sections, "environments", lambda: {"rooms": f"{__name__}:Rooms", "corridor": f"{__name__}:Corridor"}
+    )
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    def write(text: str = BASE) -> str:
+        path = tmp_path / "run.yaml"
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def parsed(path: str, *words: str):
+    return parse(["--config", path, *words])
+
+
+def error_of(path: str, *words: str) -> str:
+    with pytest.raises(SettingsError) as caught:
+        parsed(path, *words)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_file_alone(recipe):
+    script, training, model = parsed(recipe())
+    assert script.environment == {"name": "rooms", "size": 3, "split": "train", "eval_split": "valid_seen"}
+    assert script.advantage == {"name": "grpo"}
+    assert script.progress_fallback is None
+    assert model.model_name_or_path == "some/model"
+    assert training.report_to == []
+
+
+def test_command_line_wins_at_every_depth(recipe):
+    script, training, _ = parsed(
+        recipe(BASE + "learning_rate: 1e-6\nadvantage: {name: grpo, eps: 1e-5}\n"),
+        "--learning_rate", "1e-4",
+        "--environment.split=valid_seen",
+        "--environment.size", "7",
+        "--advantage.norm", "mean",
+        "--temperature", "0.7", "--temperature", "0.9",
+    )  # fmt: skip
+    assert training.learning_rate == 1e-4
+    assert training.temperature == 0.9
+    assert script.environment["split"] == "valid_seen"
+    assert script.environment["size"] == 7
+    assert script.advantage == {"name": "grpo", "eps": 1e-5, "norm": "mean"}
+
+
+def test_a_whole_section_on_the_command_line_replaces_the_file(recipe):
+    script, _, _ = parsed(recipe(), "--environment", "{name: corridor, length: 5, split: train}")
+    assert script.environment == {"name": "corridor", "length": 5, "split": "train", "eval_split": "valid_seen"}
+
+
+def test_no_file_at_all():
+    script, training, model = parse(
+        "--environment.name corridor --model_name_or_path m --use_cpu --bf16 false --report_to none".split()
+    )
+    assert (script.environment["name"], model.model_name_or_path, training.use_cpu) == ("corridor", "m", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], None),
+        (["--progress_fallback", "{}"], {}),
+        (["--progress_fallback.lambda_aux", "0.1"], {"lambda_aux": 0.1}),
+        (["--progress_fallback.lambda_aux", "1"], {"lambda_aux": 1.0}),
+        (["--progress_fallback", "{lambda_aux: 0.1}", "--progress_fallback", "null"], None),
+    ],
+)
+def test_progress_fallback_on_and_off(recipe, words, expected):
+    assert parsed(recipe(), *words)[0].progress_fallback == expected
+
+
+def test_a_flag_is_true_with_or_without_the_word_and_no_flag_is_false(recipe):
+    assert parsed(recipe(), "--evaluate_around_training")[0].evaluate_around_training is True
+    assert parsed(recipe(), "--evaluate-around-training", "false")[0].evaluate_around_training is False
+    assert parsed(recipe(), "--no_save_episodes")[1].save_episodes is False
+    assert "takes no value" in error_of(recipe(), "--no_save_episodes", "true")
+
+
+def test_lists_and_free_mappings(recipe):
+    path = recipe(BASE + "lora_target_modules: [q_proj, v_proj]\n")
+    _, training, model = parsed(
+        path, "--report_to", "tensorboard", "none", "--chat_template_kwargs.enable_thinking", "false"
+    )
+    assert model.lora_target_modules == ["q_proj", "v_proj"]
+    assert training.chat_template_kwargs == {"enable_thinking": False}
+    assert parsed(path, "--lora_target_modules", "all-linear")[2].lora_target_modules == "all-linear"
+    assert parsed(path, "--environment.kinds", "a", "b")[0].environment["kinds"] == ["a", "b"]
+    assert parsed(path, "--environment.kinds", "a")[0].environment["kinds"] == ["a"]
+
+
+# ---- errors --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [
+        (BASE + "learning_rat: 1\n", [], "run.yaml:8: unknown setting 'learning_rat'; did you mean 'learning_rate'?"),
+        (BASE, ["--learning_rat", "1"], "command line: unknown setting 'learning_rat'; did you mean 'learning_rate'?"),
+        (
+            BASE.replace("size", "siez"),
+            [],
+            "run.yaml:4: unknown setting 'environment.siez' of rooms; did you mean 'environment.size'?",
+        ),
+        (
+            BASE,
+            ["--environment.splt", "x"],
+            "command line: unknown setting 'environment.splt' of rooms; did you mean 'e",
+        ),
+        (BASE, ["--environment.zzzzzz", "x"], "there are name, split, eval_split, size, rate, path, kinds"),
+        (BASE, ["--split", "x"], "unknown setting 'split'; did you mean 'environment.split'?"),
+        (BASE, ["--advantage.stat", "steps"], "'advantage.stat' of grpo; did you mean 'advantage.stats'?"),
+        (BASE, ["--advantage.base", "x"], "unknown setting 'advantage.base'"),
+        (BASE, ["--progress_fallback.base", "x"], "unknown setting 'progress_fallback.base'"),
+        (BASE, ["--progress_fallback.lamda_aux", "1"], "did you mean 'progress_fallback.lambda_aux'?"),
+        (
+            BASE,
+            ["--environment.name", "room"],
+            "environment.name: 'room' is not one of corridor, rooms; did you mean 'rooms'",
+        ),
+        (BASE, ["--environment.name", "corridor"], "run.yaml:4: unknown setting 'environment.size' of corridor"),
+        (BASE, ["--advantage.name", "grpp"], "did you mean 'grpo'?"),
+        (BASE, ["--advantage.norm", "std"], "command line: advantage: grpo: norm='std' is not one of"),
+        (BASE + "env: {A: b}\n", [], "set environment variables in the shell"),
+        (BASE, ["--dataset_name", "x"], "the tasks come from the environment"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_place_and_the_nearest_name(recipe, text, words, expected):
+    assert expected in error_of(recipe(text), *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--learning_rate", "fast"], "learning_rate: expected a number, got 'fast'"),
+        (["--learning_rate"], "learning_rate: needs a value: a number"),
+        (["--learning_rate", "1", "2"], "learning_rate: expected a number, got a list [1, 2]"),
+        (["--learning_rate", "null"], "learning_rate: null is not allowed, expected a number"),
+        (["--max_steps", "1.5"], "max_steps: expected a whole number, got 1.5"),
+        (["--max_steps", "true"], "max_steps: expected a whole number, got True"),
+        (["--bf16", "maybe"], "bf16: expected true or false, got 'maybe'"),
+        (["--run_name"], "run_name: needs a value: text"),
+        (["--save_strategy", "stepz"], "save_strategy: 'stepz' is not one of"),
+        (["--context", "fulll"], "context: 'fulll' is not one of window, full; did you mean 'full'?"),
+        (["--environment.size", "big"], "environment.size: expected a whole number, got 'big'"),
+        (["--environment.kinds", "{a: 1}"], "environment.kinds: expected a list"),
+        (["--environment", "rooms"], "environment: is a section, got 'rooms'; write --environment.name VALUE"),
+        (["--environment", "{size: 1}"], "environment: `name` is missing: one of corridor, rooms"),
+        (["--environment", "{name: rooms}"], "environment: needs size"),
+        (["--environment", "{name: rooms"], "command line: not valid YAML"),
+        (["--progress_fallback", "true"], "write {} for its defaults, null to leave it off"),
+        (["--learning_rate.x", "1"], "--learning_rate.x: 'learning_rate'"),
+        (["--environment..x", "1"], "a name is missing beside a dot"),
+        (["--updates_per_generation", "4"], "updates_per_generation needs groups_per_generation"),
+        (["stray"], "--config takes one file"),
+        (["--use_cpu", "--", "x"], "unexpected '--'"),
+        (["--config", "other"], "only once"),
+        (["--model_name_or_path", "null"], "no model: set model_name_or_path"),
+    ],
+)
+def test_wrong_values_are_refused_in_one_line(recipe, words, expected):
+    assert expected in error_of(recipe(BASE + "learning_rate: 1e-6\n"), *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: b: c\n", "run.yaml:1: not valid YAML"),
+        ("a: 1\nb: [1\n", "run.yaml:3: not valid YAML"),
+        ("a: 1\n\tb: 2\n", "run.yaml:2: not valid YAML"),
+        ("a: 1\na: 2\n", "run.yaml:2: 'a' is set twice"),
+        ("environment: {name: rooms, name: corridor}\n", "run.yaml:1: 'name' is set twice"),
+        ("- a\n", "expected `name: value` settings, got a list"),
+        ("just words\n", "expected `name: value` settings"),
+        ("a: !!int abc\n", "not valid YAML"),
+        ("a: !!python/object/apply:os.system [ls]\n", "run.yaml:1: not valid YAML"),
+        ("a: 1\n---\nb: 2\n", "not valid YAML"),
+        ("a: \x07\n", "run.yaml:1: not valid YAML"),
+        ("? [a]\n: 1\n", "a name must be plain text"),
+        ("a: &x [*x]\n", "recursive"),
+        ("b: &y {c: *y}\n", "nested too deeply"),
+        ("", "no environment"),
+    ],
+)
+def test_broken_files_are_refused_with_file_and_line(recipe, text, expected):
+    assert expected in error_of(recipe(text))
+
+
+def test_unreadable_files(tmp_path):
+    (tmp_path / "latin.yaml").write_bytes(b"run_name: caf\xe9\n")
+    assert "not UTF-8" in error_of(str(tmp_path / "latin.yaml"))
+    assert "is a folder" in error_of(str(tmp_path))
+    assert "no such file, and no recipe of that name; did you mean 'quickstart'?" in error_of("quickstrt")
+
+
+def test_nothing_asked():
+    with pytest.raises(SettingsError, match="no environment: give --config RECIPE"):
+        parse([])
+
+
+# ---- values --------------------------------------------------------------------------------------------------------
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    NO = "no"
+
+
+@pytest.mark.parametrize(
+    ("written", "hint", "expected"),
+    [
+        ("1e-6", float, 1e-6),
+        ("1E5", float, 1e5),
+        (".5", float, 0.5),
+        ("-.inf", float, float("-inf")),
+        ("3", float, 3.0),
+        ("1e3", int, 1000),
+        ("010", int, 10),
+        ("1_000", int, 1000),
+        ("-7", int, -7),
+        ("yes", bool, True),
+        ("off", bool, False),
+        ("0", bool, False),
+        ("False", bool, False),
+        ("no", str, "no"),
+        ("1.10", str, "1.10"),
+        ("12e4567", str, "12e4567"),
+        ("true", str, "true"),
+        ("12:30", str, "12:30"),
+        ("a: b", str, "a: b"),
+        ("50% # off", str, "50% # off"),
+        ("null", str | None, None),
+        ("~", int | None, None),
+        ("null", bool | None, None),
+        ("no", Colour | str, "no"),
+        ("red", Colour, "red"),
+        ("8", int | str | None, 8),
+        ("eight", int | str | None, "eight"),
+        ("false", str | None | Literal[False], False),
+        ("2", Literal[1, 2], 2),
+        ("1", Literal["1", "2"], "1"),
+        ('{"a": 1.0e-3}', dict | str | None, {"a": 1e-3}),
+        ("[a, b]", None | str | list[str], ["a", "b"]),
+        ("a", list[str], ["a"]),
+        ("[1, 2.5]", list[float], [1.0, 2.5]),
+        ("[1, 2]", list[str], ["1", "2"]),
+        ("[1, 2]", tuple[int, ...], (1, 2)),
+        ("x/y", str | Path, Path("x/y")),
+        ("1e-6", Any, 1e-6),
+    ],
+)
+def test_scalars_as_the_field_wants_them(tmp_path, written, hint, expected):
+    assert convert("x", read_argument([written]), hint) == expected
+    if ": " not in written and "#" not in written:
+        (tmp_path / "x.yaml").write_text(f"x: {written}\n", encoding="utf-8")
+        assert convert("x", read_file(tmp_path / "x.yaml")["x"], hint) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(allow_nan=False), st.integers())
+def test_numbers_survive_being_written(number, whole):
+    assert convert("x", read_argument([repr(number)]), float) == number or abs(number) == float("inf")
+    assert convert("x", read_argument([str(whole)]), int) == whole
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=30))
+def test_any_text_is_text_or_a_one_line_error(text):
+    if text[:1] in ("{", "["):  # YAML's own: a value or a SettingsError
+        with contextlib.suppress(SettingsError):
+            read_argument([text])
+    else:
+        value = convert("x", read_argument([text]), str | None)
+        assert value == (None if text in ("", "~", "null", "Null", "NULL") else text)
+
+
+def test_what_yaml_cannot_say_is_refused():
+    class Odd:
+        pass
+
+    with pytest.raises(SettingsError, match="expected Odd"):
+        convert("x", Setting(1, "here", "1"), Odd | None)
+
+
+# ---- recipes, dump, help -------------------------------------------------------------------------------------------
+
+
+def test_recipes_by_name_or_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # as from an installed wheel: no checkout in sight
+    assert "quickstart" in recipes()
+    shipped = find_recipe("quickstart")
+    for name in ("quickstart.yaml", "recipes/quickstart.yaml", "./recipes/quickstart.yaml"):
+        assert find_recipe(name).samefile(shipped)
+    assert load_recipe("quickstart")["environment"]["name"] == "alfworld_generated"
+
+
+def test_dump_reads_back_as_the_same_settings_without_secrets(recipe, tmp_path):
+    path = recipe(BASE + "hub_token: hf_secret\nlearning_rate: 1e-6\nrun_name: 'no'\nsave_strategy: no\n")
+    first = parsed(path, "--environment.path", "a/b", "--progress_fallback", "{}", "--environment.kinds", "x")
+    dump(first[0], tmp_path / "config.yaml")
+    text = (tmp_path / "config.yaml").read_text(encoding="utf-8")
+    assert "secret" not in text
+    assert "# trl 1." in text
+    assert yaml.safe_load(text)["learning_rate"] == 1e-6
+    again = parsed(str(tmp_path / "config.yaml"))
+    assert again[0] == first[0]
+    assert again[2] == first[2]
+    assert (again[1].run_name, again[1].save_strategy) == ("no", first[1].save_strategy)
+    assert (first[1].hub_token, again[1].hub_token) == ("hf_secret", None)
+
+
+def test_help_names_every_setting_and_option(capsys):
+    import dataclasses
+
+    from trl import ModelConfig
+
+    from progpo_trl.config import MultiTurnGRPOConfig
+
+    with pytest.raises(SystemExit) as caught:
+        parse(["--config", "nowhere", "--help"])
+    assert caught.value.code == 0
+    words = capsys.readouterr().out.split()
+    for cls in (ScriptArguments, MultiTurnGRPOConfig, ModelConfig):
+        for field in dataclasses.fields(cls):
+            assert words.count(f"--{field.name}") == int(field.init), field.name
+    for option in ("environment.rate", "environment.length", "advantage.stats", "progress_fallback.lambda_aux"):
+        assert f"--{option}" in words
