@@ -33,7 +33,7 @@ def read_version(domain: str, grammar: str) -> tuple[str, str]:
     tasks = _TASK.findall(grammar)
     if len(tasks) != 1:
         raise ValueError(f'its grammar has {len(tasks)} sentences "Your task is to: ..."; exactly one is expected')
-    of_domain = _domain_version(domain)
+    of_domain = _DOMAINS.get(_domain_fingerprint(domain))
     of_grammar = _GRAMMARS.get(_fingerprint(_TASK.sub(r"\1task", grammar)))
     if of_domain is None or of_grammar is None:
         which = " and ".join(n for n, v in (("pddl_domain", of_domain), ("grammar", of_grammar)) if v is None)
@@ -44,9 +44,9 @@ def read_version(domain: str, grammar: str) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=64)
-def _domain_version(domain: str) -> str | None:
+def _domain_fingerprint(domain: str) -> str:
     """Cached: all games of a release share the domain's text."""
-    return _DOMAINS.get(_fingerprint(re.sub(r";[^\n]*", "", domain)))
+    return _fingerprint(re.sub(r";[^\n]*", "", domain))
 
 
 def _fingerprint(text: str) -> str:

@@ -1,0 +1,29 @@
+"""Fixtures that all tests share."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real test data beside the repository, `<repository>/../shared/data`; none of it is committed.
+
+    Without it the test is skipped, but under CI=true it fails: there, a missing folder must not look like success.
+    """
+    if not SHARED_DATA.is_dir():
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail(f"the shared test data is missing: {SHARED_DATA}", pytrace=False)
+        pytest.skip(f"needs the shared test data, {SHARED_DATA}")
+    return SHARED_DATA
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _private_cache(tmp_path_factory):
+    """No test reads or writes the user's own cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
