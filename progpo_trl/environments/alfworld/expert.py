@@ -1,17 +1,20 @@
 """Experts for ALFWorld games: one that knows the game, and one that has to search like an agent.
 
-`plan` reads a parsed game and writes down commands that win it; walkthroughs and tests use it. `SearchingExpert` sees
+`walkthrough` reads a parsed game and writes down commands that win it, without looking around. `SearchingExpert` sees
 only what an agent sees (observations and admissible commands); mixed with random moves (`noisy_play`) it makes the
 traces the tiny policy is warm-started on.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from progpo_trl.environments.alfworld.game import Game
+from progpo_trl.environments.alfworld.world import World
 from progpo_trl.environments.base import Environment
 
 _NAME = r"[a-z]+ \d+"
@@ -171,3 +174,74 @@ def noisy_play(
         if result.done:
             break
     return observations, commands, success
+
+
+def walkthrough(game: Game) -> list[str]:
+    """Commands that win `game`, in its own wording. Raises ValueError when the expert finds none.
+
+    It knows where everything is, tries one way after the other in a world of its own and returns the first that wins.
+    """
+    for plan in _plans(game):
+        commands = _carry_out(game, plan)
+        if commands:
+            return commands
+    raise ValueError(f"the expert cannot win {game.source}: {game.task}")
+
+
+def _plans(game: Game) -> Iterator[list[tuple[str, ...]]]:
+    """Ways to reach the goal, as steps ("take", item, place), ("put", item, place), ("treat", verb, item, place) and
+    ("use", lamp, place), names throughout."""
+    goal = game.goal
+    where = {item: game.receptacles[r] for r, inside in enumerate(game.contents) for item in sorted(inside)}
+    reachable = {i: r for i, r in where.items() if r.location >= 0}
+    targets = [i for i in sorted(reachable) if game.items[i].type == goal.object_type and game.items[i].pickupable]
+    names = [item.name for item in game.items]
+    if goal.lamp_type:
+        lamps = [i for i in sorted(reachable) if game.items[i].type == goal.lamp_type and game.items[i].toggleable]
+        for target, lamp in itertools.product(targets, lamps):
+            yield [
+                ("take", names[target], reachable[target].name),
+                ("use", names[lamp], reachable[lamp].name),
+            ]
+        return
+    verb = {"clean": "clean", "hot": "heat", "cool": "cool"}.get(goal.needs or "")
+    appliances = [r for r in game.receptacles if verb and r.type == _APPLIANCE[verb] and r.location >= 0]
+    for place in [r for r in game.receptacles if r.type == goal.receptacle_type and r.location >= 0]:
+        already = [i for i in targets if reachable[i] is place] if goal.count > 1 else []
+        others = [i for i in targets if i not in already]
+        for chosen in itertools.combinations(others, max(1, goal.count - len(already))):
+            for appliance in appliances or [None]:
+                plan: list[tuple[str, ...]] = []
+                for i in chosen:
+                    plan.append(("take", names[i], reachable[i].name))
+                    if appliance:
+                        plan.append(("treat", verb, names[i], appliance.name))
+                    plan.append(("put", names[i], place.name))
+                yield plan
+
+
+def _carry_out(game: Game, plan: list[tuple[str, ...]]) -> list[str] | None:
+    """The commands of `plan`, or None when it gets stuck or does not win."""
+    world, played = World(game), []
+    openable = [r.name for r in game.receptacles if r.openable]
+    for kind, *names in plan:
+        place = names[-1]
+        wanted = [f"go to {place}"]
+        if kind in ("take", "put") and place in openable:
+            wanted.append(f"open {place}")
+        optional = len(wanted)  # no need to go where one is, or to open what is open
+        if kind == "take":
+            wanted.append(f"take {names[0]} from {place}")
+        elif kind == "treat":
+            wanted.append(f"{names[0]} {names[1]} with {place}")
+        elif kind == "use":
+            wanted.append(f"use {names[0]}")
+        else:
+            wanted.append(game.version.put_command.format(item=names[0], receptacle=place))
+        for number, command in enumerate(wanted):
+            if command in world.commands():
+                world.play(command)
+                played.append(command)
+            elif number >= optional:
+                return None
+    return played if world.is_won() else None

@@ -136,3 +136,9 @@ def target_kinds(task_type: str, room: str) -> tuple[str, ...]:
         "pick_cool_then_place_in_recep": COOLABLE,
     }.get(task_type, OBJECTS[room])
     return tuple(kind for kind in OBJECTS[room] if kind in allowed)
+
+
+def kinds() -> tuple[str, ...]:
+    """Every kind of receptacle, object and lamp there is, in the spelling of the game's text, sorted."""
+    names = {*ACCEPTS, *(kind for pool in OBJECTS.values() for kind in pool), *(lamp for lamp, _ in LAMPS.values())}
+    return tuple(sorted(name.lower() for name in names))
