@@ -93,7 +93,8 @@ class Episode:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-safe record. Token ids are left out: the text of every step is what people read and compare."""
-        advantages = None if self.advantages is None else [float(a) for a in self.advantages]
+        weighed = self.advantages is not None and len(self.advantages) == len(self.steps)
+        advantages = [float(a) for a in self.advantages] if weighed else None
         return {
             "task_id": self.task_id,
             "task_type": self.task_type,

@@ -15,7 +15,8 @@ from progpo_trl.environments import Environment, EnvironmentTasks, Observation, 
 
 
 class Corridor(Environment):
-    """A random text policy's world: an action pays when it holds the letter of the door; lengths vary with actions."""
+    """A random text policy's world: an action pays by how often it holds the letter of the door, and three times
+    opens it; lengths vary with actions."""
 
     max_steps = 5
 
@@ -25,10 +26,11 @@ class Corridor(Environment):
 
     def step(self, action):
         self.t += 1
-        won = action.count(self.door) >= 3
+        hits = action.count(self.door)
+        won = hits >= 3
         closed = sum(map(ord, action)) % 5 == 0 and self.t >= 2
         return StepResult(
-            f"Step {self.t}: nothing happens.", ("open door", "look"), 10.0 * won, won or closed, won, {"t": self.t}
+            f"Step {self.t}: nothing happens.", ("open door", "look"), 2.0 * hits, won or closed, won, {"t": self.t}
         )
 
 

