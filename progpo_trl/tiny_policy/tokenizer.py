@@ -1,24 +1,24 @@
-"""The tiny policy's tokenizer: a byte-level BPE small enough for a model of 0.1M parameters.
+"""The tiny policy's tokenizer: `Qwen2Tokenizer` with a vocabulary of a few hundred tokens.
 
-Any text round-trips (all 256 bytes are in the vocabulary). Two things keep an episode short:
-- the split pattern makes a numbered name (" shelf 1") one piece, and the text between two names another, so that the
-  fixed phrases of the game become single tokens;
-- the action format costs two tokens: `<think></think><action>` and `</action>` are added as a whole. They are not
-  special, so decoding keeps them.
-The chat template is Qwen2.5's ChatML without a default system message. `<|im_start|>user` and
-`<|im_start|>assistant` with their newline are single special tokens; the text, and so the ids of a conversation that
-is extended turn by turn, are the same as without.
+It is the big models' class (byte-level BPE, so any text round-trips, after Qwen's NFC normalisation), their ChatML
+template without a default system message, and their action format. What keeps an episode short are added tokens,
+none of them special unless said, so that decoding keeps them:
+- names with their number (" shelf 1") and without (" shelf"), and the game's fixed phrases between two names;
+- the action format: `<think></think><action>` and `</action>` cost one token each;
+- special: `<|im_start|>user` and `<|im_start|>assistant` with their newline. The text, and so the ids of a
+  conversation extended turn by turn, are what they would be without.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import Qwen2Tokenizer
 
 PAD, END = "<|endoftext|>", "<|im_end|>"
 USER, ASSISTANT = "<|im_start|>user\n", "<|im_start|>assistant\n"
@@ -31,19 +31,7 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
 )
-
-_PIECES = "|".join(
-    (
-        r" ?[a-z]+ \d+",  # a numbered name
-        r"[^\d\n]{1,40}?(?= [a-z]+ \d)",  # what stands before one
-        r"(?<=\d)[^\d\n]{1,40}\z",  # what stands after the last one
-        r"\A[^\d\n]{1,40}\z",  # a short text without any
-        r" ?\p{L}+",
-        r" ?\d+",
-        r" ?[^\s\p{L}\d]+",
-        r"\s+",
-    )
-)
+MAX_LENGTH = 2048
 
 
 def action_text(command: str) -> str:
@@ -51,46 +39,55 @@ def action_text(command: str) -> str:
     return f"{ACTION_OPEN}{command}{ACTION_CLOSE}"
 
 
-def build_tokenizer(texts: Iterable[str], vocab_size: int, n_merges: int = 96) -> PreTrainedTokenizerFast:
-    """Learn the vocabulary from `texts` (observations and commands). Deterministic in the texts.
+def build_tokenizer(
+    texts: Iterable[str], kinds: Sequence[str], vocab_size: int = 576, n_merges: int = 96, min_count: int = 30
+) -> Qwen2Tokenizer:
+    """Learn a vocabulary of `vocab_size` tokens. Deterministic in its arguments.
 
-    A plain BPE of this size would spend half of its vocabulary on halves of words. So only `n_merges` merges are
-    learned, for text of any other kind; the rest of `vocab_size` goes to the most frequent whole pieces, which
-    `ignore_merges` makes the model look up first.
+    texts: prompts and commands, as often as they occur; kinds: the nouns of the world in the text's spelling.
+    First come the bytes and `n_merges` BPE merges (for verbs and for text of any other kind), then the nouns, the
+    phrases seen `min_count` times between two of them, and as many numbered names as still fit, frequent ones first.
     """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import AddedToken, Tokenizer, models, trainers
+    from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import Qwen2Tokenizer
 
-    split = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    counts = Counter(piece for text in texts for piece, _ in split.pre_tokenize_str(text))
-    pieces = sorted(counts, key=lambda piece: (-counts[piece], piece))
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    nouns = "|".join(sorted(kinds, key=lambda kind: (-len(kind), kind)))
+    names: Counter[str] = Counter()
+    phrases: Counter[str] = Counter()
+    for text in texts:
+        # Odd places hold names, even ones what stands between them.
+        parts = re.split(rf"( (?:{nouns})(?: \d+)?)(?![a-z\d])", text)
+        names.update(parts[1::2])
+        phrases.update(part for part in parts[::2] if part)
+
+    def by_count(counts: Counter[str]) -> list[str]:
+        return sorted(counts, key=lambda token: (-counts[token], token))
+
+    # Single words are left to the merges: as added tokens they would cut through words of other texts.
+    added = [f" {kind}" for kind in sorted(kinds)]
+    added += [p for p in by_count(phrases) if phrases[p] >= min_count and not re.fullmatch(r" ?[A-Za-z]+|\W+", p)]
+    rest = [p for p in by_count(phrases) if p not in added for _ in range(phrases[p])]
+
+    alphabet = sorted(ByteLevel.alphabet())
     learned = Tokenizer(models.BPE())
+    learned.pre_tokenizer = Qwen2Tokenizer().backend_tokenizer.pre_tokenizer
     trainer = trainers.BpeTrainer(
-        vocab_size=len(alphabet) + n_merges, initial_alphabet=alphabet, max_token_length=4, show_progress=False
+        vocab_size=len(alphabet) + n_merges, initial_alphabet=alphabet, show_progress=False
     )
-    learned.train_from_iterator((piece for piece in pieces for _ in range(counts[piece])), trainer)
+    learned.train_from_iterator(rest, trainer)
     model = json.loads(learned.to_str())["model"]
-
     vocab = {token: i for i, token in enumerate(SPECIAL)}
-    for token in [*sorted(model["vocab"], key=model["vocab"].get), *pieces]:
-        if len(vocab) == vocab_size - 2:
-            break
-        vocab.setdefault(token, len(vocab))
-    merges = [tuple(pair) for pair in model["merges"]]
-    backend = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=True))
-    backend.pre_tokenizer = split
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
-    backend.add_tokens([AddedToken(t, special=False, normalized=False) for t in (ACTION_OPEN, ACTION_CLOSE)])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token=END, pad_token=PAD, clean_up_tokenization_spaces=False
+    for token in sorted(model["vocab"], key=model["vocab"].get):
+        vocab[token] = len(vocab)
+
+    fixed = [ACTION_OPEN, ACTION_CLOSE, *added]
+    fixed += [name for name in by_count(names) if name not in added][: vocab_size - len(vocab) - len(fixed)]
+    tokenizer = Qwen2Tokenizer(
+        vocab=vocab, merges=[tuple(pair) for pair in model["merges"]], unk_token=PAD, eos_token=END, pad_token=PAD
     )
+    tokenizer.add_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL], special_tokens=True)
+    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in fixed])
     tokenizer.chat_template = CHAT_TEMPLATE
-    tokenizer.model_max_length = 2048
+    tokenizer.model_max_length = MAX_LENGTH
     return tokenizer

@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from progpo_trl.tiny_policy.tokenizer import ASSISTANT, END, PAD, USER, action_text
+from progpo_trl.tiny_policy.tokenizer import ASSISTANT, END, MAX_LENGTH, PAD, USER, action_text
 
 if TYPE_CHECKING:
+    import jinja2
     import torch
-    from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
+    from transformers import Qwen2Tokenizer, Qwen2ForCausalLM
 
 TEMPLATE = Path(__file__).parents[1] / "prompts" / "tiny.jinja"
 
@@ -37,23 +39,26 @@ class Phase:
     levels: tuple[str, ...]
 
 
+@cache
+def _template() -> jinja2.Template:
+    import jinja2
+
+    return jinja2.Environment().from_string(TEMPLATE.read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=100_000)
+def prompt(observation: str, step: int) -> str:
+    """The user message for `observation`, the `step`-th (from 0) of the episode, in full context."""
+    values = {"mode": "full", "step": step, "observation": observation, "task": "", "admissible": (), "history": ()}
+    return _template().render(**values, max_steps=0).strip()
+
+
 class TraceEncoder:
     """Turns an episode into token ids and loss weights, exactly as the chat template renders the conversation."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, max_steps: int = 50):
-        from jinja2 import Environment
-
-        self._template = Environment().from_string(TEMPLATE.read_text(encoding="utf-8"))
+    def __init__(self, tokenizer: Qwen2Tokenizer):
         self._tokenizer = tokenizer
         self._ids: dict[str, list[int]] = {}
-        self._max_steps = max_steps
-
-    def prompt(self, observation: str, step: int) -> str:
-        """The user message for `observation`, the `step`-th (from 0) of the episode."""
-        return self._template.render(
-            mode="full", step=step, observation=observation, task="", admissible=(), history=(),
-            max_steps=self._max_steps,
-        ).strip()  # fmt: skip
 
     def __call__(self, observations: Sequence[str], commands: Sequence[str]) -> tuple[list[int], list[bool]]:
         """Token ids of the conversation up to the last command, and which of them are the policy's own."""
@@ -61,7 +66,7 @@ class TraceEncoder:
         own: list[bool] = []
         for step, command in enumerate(commands):
             # The newline after an answer belongs to the next turn: the policy stops at END.
-            before = ("\n" if step else "") + USER + self.prompt(observations[step], step) + END + "\n" + ASSISTANT
+            before = ("\n" if step else "") + USER + prompt(observations[step], step) + END + "\n" + ASSISTANT
             for text, mine in ((before, False), (action_text(command) + END, True)):
                 if text not in self._ids:
                     self._ids[text] = self._tokenizer.encode(text, add_special_tokens=False)
@@ -70,7 +75,7 @@ class TraceEncoder:
         return ids, own
 
 
-def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
+def new_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
     """A Qwen2.5-architecture model of about 0.14M parameters with random weights."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -84,7 +89,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=2048,
+        max_position_embeddings=MAX_LENGTH,
         tie_word_embeddings=True,
         initializer_range=0.05,
         use_sliding_window=False,
