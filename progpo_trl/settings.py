@@ -50,6 +50,9 @@ RECIPES = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.
 
 # What people write who know other trainers, and what to write here.
 _HINTS = {
+    "lr": "it is learning_rate",
+    "model": "it is model_name_or_path",
+    "batch_size": "set groups_per_generation and updates_per_generation",
     "env": "set environment variables in the shell, for example WANDB_PROJECT=agents progpo train ...",
     "dataset_name": "the tasks come from the environment: see environment.split",
     "reward_funcs": "reward functions are Python: pass reward_funcs= to MultiTurnGRPOTrainer in a script of your own",

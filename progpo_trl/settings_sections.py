@@ -79,8 +79,8 @@ def convert_section(section: str, setting: Setting) -> dict[str, Any] | None:
         if key not in options:
             owner = f" of {chosen}" if chosen else ""
             near = nearest(key, options).replace("'", f"'{section}.", 1)
-            near = near or f"; there are {', '.join(options)}"
-            raise SettingsError(f"{child.place}: unknown setting '{section}.{key}'{owner}{near}")
+            there = ", ".join(options)
+            raise SettingsError(f"{child.place}: unknown setting '{section}.{key}'{owner}{near} (there are {there})")
         values[key] = convert(f"{section}.{key}", child, options[key][0])
     missing = [key for key, (_, default) in options.items() if default is REQUIRED and key not in values]
     if missing:

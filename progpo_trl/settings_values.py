@@ -131,9 +131,12 @@ def _setting(loader: _Loader, node: yaml.Node, place) -> Setting:
 
 
 def nearest(name: str, names: collections.abc.Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the closest of `names`, or nothing when none is close."""
-    near = get_close_matches(name, list(names), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    """`; did you mean 'x'?` for the closest of `names`, worded more carefully when it is not close."""
+    names = list(names)
+    if near := get_close_matches(name, names, n=1, cutoff=0.6):
+        return f"; did you mean {near[0]!r}?"
+    near = get_close_matches(name, names, n=1, cutoff=0.0)
+    return f"; the nearest is {near[0]!r}" if near else ""
 
 
 def check_choice(name: str, setting: Setting, value: Any, choices: collections.abc.Iterable[Any]) -> None:

@@ -159,7 +159,7 @@ def test_lists_and_free_mappings(recipe):
             ["--environment.splt", "x"],
             "command line: unknown setting 'environment.splt' of rooms; did you mean 'e",
         ),
-        (BASE, ["--environment.zzzzzz", "x"], "there are name, split, eval_split, size, rate, path, kinds"),
+        (BASE, ["--environment.zzzzzz", "x"], "(there are name, split, eval_split, size, rate, path, kinds)"),
         (BASE, ["--split", "x"], "unknown setting 'split'; did you mean 'environment.split'?"),
         (BASE, ["--advantage.stat", "steps"], "'advantage.stat' of grpo; did you mean 'advantage.stats'?"),
         (BASE, ["--advantage.base", "x"], "unknown setting 'advantage.base'"),
