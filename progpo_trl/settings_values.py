@@ -85,6 +85,8 @@ def read_argument(words: list[str]) -> Setting:
     # Not parsed as a document: "a: b" and "50% # off" are plain text on a command line.
     loader = _Loader("")
     tag = loader.resolve(yaml.ScalarNode, word, (True, False))
+    if tag.endswith(":merge"):  # `<<` means something among keys only
+        tag = "tag:yaml.org,2002:str"
     return Setting(loader.construct_object(yaml.ScalarNode(tag, word)), COMMAND_LINE, word)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from progpo_trl import settings_sections
@@ -317,6 +317,7 @@ def test_numbers_survive_being_written(number, whole):
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=30))
+@example("<<")
 def test_any_text_is_text_or_a_one_line_error(text):
     if text[:1] in ("{", "["):  # YAML's own: a value or a SettingsError
         with contextlib.suppress(SettingsError):
