@@ -65,7 +65,8 @@ class GameLibrary:
             split: tuple(sorted(key for key in self._records if key.startswith(split + "/"))) for split in SPLITS
         }
         if not self._records:
-            raise GameFileError(str(self.path), f"holds no playable game; left out: {dict(self.skipped)}")
+            of_type = f" of type {' or '.join(wanted)}" if index.records else ""
+            raise GameFileError(str(self.path), f"holds no playable game{of_type}; left out: {dict(self.skipped)}")
         self._arguments = (str(self.path), on_error, wanted, cached_games)
         self._shards: dict[str, list[bytes]] = {}
         self._parsed = lru_cache(maxsize=cached_games)(lambda task_id: self.raw(task_id).parse())

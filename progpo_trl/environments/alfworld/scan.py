@@ -228,10 +228,14 @@ def _save(cache: Path, index: Index, fingerprint: str) -> None:
         "skipped": dict(index.skipped),
         "problems": [[error.source, error.problem] for error in index.problems],
     }
+    part = None
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=cache.parent, delete=False) as part:
-            json.dump(content, part)
-        os.replace(part.name, cache)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=cache.parent, delete=False) as file:
+            part = Path(file.name)
+            json.dump(content, file)
+        os.replace(part, cache)
     except OSError as error:
         logger.warning("the index of games could not be cached in %s: %s", cache.parent, error)
+        if part is not None:
+            part.unlink(missing_ok=True)

@@ -78,6 +78,6 @@ def _find_games(games: str | Path | None) -> Path:
         raise FileNotFoundError(
             "no ALFWorld games: set ALFWORLD_DATA or give the path of the games. To get them: "
             'pip install "progpo_trl[alfworld]", then run alfworld-download. '
-            "Generated games (environment: alfworld-generated) need no download."
+            "Generated games (environment alfworld_generated) need no download."
         )
     return Path(os.path.expandvars(os.path.expanduser(place)))
