@@ -2,8 +2,8 @@
 
     python -m progpo_trl.tiny_policy.make --out DIR
 
-writes DIR/base and DIR/base-hard, which are shipped, and DIR/expert, which they start from. On one CPU core this takes some minutes. The same command gives the same weights,
-byte for byte, on the same machine and library versions.
+writes DIR/base and DIR/base-hard, which are shipped, and DIR/expert, which they start from. On one CPU core this takes
+some minutes. The same command gives the same weights, byte for byte, on the same machine and library versions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def corpus(tasks: dict[str, GeneratedAlfworldTasks], seed: int, episodes: int) -
         ids = task_set.task_ids()
         for _ in range(episodes if level in SMALL else episodes // 4):
             observations, commands, _ = noisy_play(task_set.make(), rng.choice(ids), 0.5, task_set.max_steps, rng)
-            yield from (prompt(text, step) for step, text in enumerate(observations))
+            yield from map(prompt, observations)
             yield from commands
     # The expert never types an unknown command, so this answer would be missing.
     yield from ["Nothing happens."] * episodes

@@ -72,9 +72,7 @@ def build_tokenizer(
     alphabet = sorted(ByteLevel.alphabet())
     learned = Tokenizer(models.BPE())
     learned.pre_tokenizer = Qwen2Tokenizer().backend_tokenizer.pre_tokenizer
-    trainer = trainers.BpeTrainer(
-        vocab_size=len(alphabet) + n_merges, initial_alphabet=alphabet, show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=len(alphabet) + n_merges, initial_alphabet=alphabet, show_progress=False)
     learned.train_from_iterator(rest, trainer)
     model = json.loads(learned.to_str())["model"]
     vocab = {token: i for i, token in enumerate(SPECIAL)}

@@ -11,17 +11,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from progpo_trl.contexts import PromptTemplate, TurnView
 from progpo_trl.tiny_policy.tokenizer import ASSISTANT, END, MAX_LENGTH, PAD, USER, action_text
 
 if TYPE_CHECKING:
-    import jinja2
     import torch
-    from transformers import Qwen2Tokenizer, Qwen2ForCausalLM
-
-TEMPLATE = Path(__file__).parents[1] / "prompts" / "tiny.jinja"
+    from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
 
 @dataclass(frozen=True)
@@ -40,17 +37,14 @@ class Phase:
 
 
 @cache
-def _template() -> jinja2.Template:
-    import jinja2
-
-    return jinja2.Environment().from_string(TEMPLATE.read_text(encoding="utf-8"))
+def _template() -> PromptTemplate:
+    return PromptTemplate("tiny")
 
 
 @lru_cache(maxsize=100_000)
-def prompt(observation: str, step: int) -> str:
-    """The user message for `observation`, the `step`-th (from 0) of the episode, in full context."""
-    values = {"mode": "full", "step": step, "observation": observation, "task": "", "admissible": (), "history": ()}
-    return _template().render(**values, max_steps=0).strip()
+def prompt(observation: str) -> str:
+    """The user message for `observation` in full context, as the trainer renders it."""
+    return _template().render("full", TurnView(observation, None, "", (), 0))
 
 
 class TraceEncoder:
@@ -66,7 +60,7 @@ class TraceEncoder:
         own: list[bool] = []
         for step, command in enumerate(commands):
             # The newline after an answer belongs to the next turn: the policy stops at END.
-            before = ("\n" if step else "") + USER + prompt(observations[step], step) + END + "\n" + ASSISTANT
+            before = ("\n" if step else "") + USER + prompt(observations[step]) + END + "\n" + ASSISTANT
             for text, mine in ((before, False), (action_text(command) + END, True)):
                 if text not in self._ids:
                     self._ids[text] = self._tokenizer.encode(text, add_special_tokens=False)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from progpo_trl.environments.alfworld import rooms
-from progpo_trl.environments.alfworld import AlfworldEnvironment, AlfworldTasks
+from progpo_trl.environments.alfworld import AlfworldEnvironment, AlfworldTasks, rooms
 from progpo_trl.environments.alfworld.generate import LEVELS, SPLITS, GeneratedAlfworldTasks, split_of, write_games
 
 COUNTS = {"easy": 150, "medium": 150, "hard": 150, "full": 60}
@@ -82,7 +81,9 @@ def test_splits_are_disjoint_by_content(task_sets):
 def test_ids_are_stable_sorted_and_checked():
     task_set = GeneratedAlfworldTasks("easy", n_train=120, n_eval=7)
     ids = task_set.task_ids()
-    assert ids[17] == "easy/train/000017" and list(ids) == sorted(ids) and len(ids) == 120
+    assert ids[17] == "easy/train/000017"
+    assert list(ids) == sorted(ids)
+    assert len(ids) == 120
     assert len(task_set.task_ids("valid_unseen")) == 7
     with pytest.raises(KeyError, match="valid_unseen"):
         task_set.task_ids("test")
@@ -97,7 +98,8 @@ def test_a_turned_dial_or_another_seed_changes_the_ids():
     turned = GeneratedAlfworldTasks("easy", n_objects=5).task_ids()[0]
     seeded = GeneratedAlfworldTasks("easy", game_seed=3).task_ids()[0]
     assert len({plain, turned, seeded}) == 3
-    assert turned.startswith("easy-") and turned == GeneratedAlfworldTasks("easy", n_objects=5).task_ids()[0]
+    assert turned.startswith("easy-")
+    assert turned == GeneratedAlfworldTasks("easy", n_objects=5).task_ids()[0]
     # The number of steps is no dial of the game.
     assert GeneratedAlfworldTasks("easy", max_steps=30).task_ids()[0] == plain
 
@@ -125,13 +127,15 @@ def test_same_games_in_another_process_with_another_hash_seed():
         ).stdout
         for seed in ("1", "2")
     ]
-    assert digests[0] == digests[1] and len(digests[0].strip()) == 64
+    assert digests[0] == digests[1]
+    assert len(digests[0].strip()) == 64
 
 
 def test_environment_is_the_exact_engine_small_and_picklable():
     task_set = GeneratedAlfworldTasks("medium", success_reward=3.0)
     environment = task_set.make()
-    assert isinstance(environment, AlfworldEnvironment) and environment.max_steps == task_set.max_steps == 20
+    assert isinstance(environment, AlfworldEnvironment)
+    assert environment.max_steps == task_set.max_steps == 20
     task_id = task_set.task_ids()[4]
     environment.reset(task_id)
     command = next(c for c in environment.reset(task_id).admissible if c.startswith("go to"))

@@ -78,7 +78,7 @@ class SearchingExpert:
         if inside:
             place = inside[1] or inside[2]
             self._seen = {o: r for o, r in self._seen.items() if r != place}
-            self._seen |= {name: place for name in re.findall(_NAME, inside[3])}
+            self._seen |= dict.fromkeys(re.findall(_NAME, inside[3]), place)
             if place in self._unsearched:
                 self._unsearched.remove(place)
         elif observation.startswith("You pick up the "):

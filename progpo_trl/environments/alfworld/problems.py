@@ -133,9 +133,8 @@ class Drawn:
         inside: list[list[str]] = [[] for _ in self.receptacles]
         for kind, place in self.contents:
             inside[place].append(kind)
-        return self.room + ";" + ";".join(
-            sorted(f"{kind}:{','.join(sorted(things))}" for kind, things in zip(self.receptacles, inside, strict=True))
-        )
+        filled = zip(self.receptacles, inside, strict=True)
+        return ";".join([self.room, *sorted(f"{kind}:{','.join(sorted(things))}" for kind, things in filled)])
 
     @property
     def sentence(self) -> str:
