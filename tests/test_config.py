@@ -1,0 +1,95 @@
+"""MultiTurnGRPOConfig: batch arithmetic, generation boundaries, and settings refused with their alternative."""
+
+import warnings
+
+import pytest
+
+from progpo_trl.config import MultiTurnGRPOConfig
+
+
+def config(tmp_path, **kwargs):
+    return MultiTurnGRPOConfig(**{"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, "report_to": "none"} | kwargs)
+
+
+@pytest.mark.parametrize(("world", "updates", "per_device"), [(1, 1, 128), (1, 16, 8), (2, 16, 4), (8, 16, 1), (4, 8, 4)])
+def test_published_batch_on_any_number_of_processes(tmp_path, monkeypatch, world, updates, per_device):
+    monkeypatch.setattr("progpo_trl.config._world_size", lambda: world)
+    monkeypatch.setattr(MultiTurnGRPOConfig, "world_size", property(lambda self: world))
+    c = config(
+        tmp_path,
+        groups_per_generation=16,
+        updates_per_generation=updates,
+        max_generations=150,
+        save_every_generations=10,
+        eval_every_generations=5,
+    )
+    assert (c.per_device_train_batch_size, c.steps_per_generation, c.gradient_accumulation_steps) == (per_device, updates, 1)
+    assert c.generation_batch_size == 128
+    assert (c.max_steps, c.save_steps, c.eval_steps) == (150 * updates, 10 * updates, 5 * updates)
+    assert c.do_eval
+    assert c.eval_strategy == "steps"
+
+
+def test_batches_that_do_not_divide_name_the_nearest(tmp_path):
+    with pytest.raises(ValueError, match=r"128 episodes.*nearest that does is updates_per_generation=16"):
+        config(tmp_path, groups_per_generation=16, updates_per_generation=15)
+    with pytest.raises(ValueError, match="remove gradient_accumulation_steps=4"):
+        config(tmp_path, groups_per_generation=16, gradient_accumulation_steps=4)
+    with pytest.raises(ValueError, match="needs groups_per_generation"):
+        config(tmp_path, updates_per_generation=2)
+    with pytest.raises(ValueError, match="mix two generations"):
+        config(tmp_path, steps_per_generation=3, gradient_accumulation_steps=2)
+
+
+def test_num_iterations_count_as_updates(tmp_path):
+    c = config(tmp_path, groups_per_generation=2, num_iterations=3, max_generations=5)
+    assert c.max_steps == 15
+
+
+def test_save_steps_inside_a_generation_are_moved_with_a_warning(tmp_path):
+    with pytest.warns(UserWarning, match="saved every 32 steps"):
+        c = config(tmp_path, groups_per_generation=16, updates_per_generation=16, save_strategy="steps", save_steps=20)
+    assert c.save_steps == 32
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        config(tmp_path, groups_per_generation=16, updates_per_generation=4, save_strategy="steps", save_steps=20)
+
+
+def test_max_generations_and_max_steps_contradict(tmp_path):
+    with pytest.raises(ValueError, match="not both"):
+        config(tmp_path, groups_per_generation=2, max_generations=3, max_steps=5)
+
+
+@pytest.mark.parametrize(
+    ("setting", "alternative"),
+    [
+        ({"loss_type": "sapo"}, "use one of dapo"),
+        ({"loss_type": "cispo"}, "use one of dapo"),
+        ({"scale_rewards": "none"}, "norm: mean"),
+        ({"multi_objective_aggregation": "normalize_then_sum"}, "reward_weights"),
+        ({"entropy_coef": 0.001}, "entropy_coef=0"),
+        ({"top_entropy_quantile": 0.2}, "leave it at 1.0"),
+        ({"mask_truncated_completions": True}, "counts as a failure"),
+        ({"num_generations_eval": 2}, "remove it"),
+        ({"max_tool_calling_iterations": 3}, "use max_turns"),
+        ({"use_vllm": True, "vllm_enable_sleep_mode": True}, "vllm_gpu_memory_utilization"),
+        ({"context": "sliding"}, "window, full"),
+        ({"invalid_action": "tags"}, "format, admissible, either"),
+        ({"history": -1}, "at least 0"),
+        ({"max_turns": 0}, "at least 1"),
+        ({"invalid_action_penalty": float("nan")}, ">= 0"),
+        ({"eval_temperature": -0.1}, ">= 0"),
+        ({"max_dropped_fraction": 1.5}, "between 0 and 1"),
+    ],
+)
+def test_settings_that_would_not_do_what_they_say_are_refused(tmp_path, setting, alternative):
+    with pytest.raises(ValueError, match=alternative):
+        config(tmp_path, **setting)
+
+
+def test_every_field_of_ours_has_a_help_text():
+    from trl import GRPOConfig
+
+    for name, f in MultiTurnGRPOConfig.__dataclass_fields__.items():
+        if name not in GRPOConfig.__dataclass_fields__:
+            assert f.metadata.get("help"), name

@@ -1,0 +1,165 @@
+"""LoRA adapters, checkpoints, Weights & Biases and Trackio: real small runs."""
+
+import json
+import math
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import toy
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from progpo_trl import MultiTurnGRPOTrainer, ProGPO
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return toy.make_tokenizer()
+
+
+def probe(model) -> torch.Tensor:
+    ids = torch.arange(60, 100)[None]
+    with torch.no_grad():
+        return model.eval()(ids).logits
+
+
+@pytest.mark.parametrize("context", ["window", "full"])
+def test_lora_adapter_reloads_with_the_same_logits(tmp_path, tokenizer, context):
+    from peft import LoraConfig, PeftModel
+
+    base = tmp_path / "base"
+    toy.make_model(tokenizer).save_pretrained(base)
+    trainer = MultiTurnGRPOTrainer(
+        str(base),
+        toy.config(tmp_path / "run", context=context, max_generations=2, beta=0.01, gradient_checkpointing=True),
+        environment=toy.tasks(),
+        processing_class=tokenizer,
+        # lora_dropout: the policy must be sampled without it
+        peft_config=LoraConfig(r=4, lora_alpha=16, lora_dropout=0.1, target_modules="all-linear", task_type="CAUSAL_LM"),
+    )
+    before = probe(trainer.model)
+    trainer.model.train()
+    trainer.train()
+    log = [entry for entry in trainer.state.log_history if "kl" in entry]
+    assert len(log) == 2
+    trained = probe(trainer.model)
+    assert not torch.equal(before, trained)
+    trainer.save_model(tmp_path / "adapter")
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
+    loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), tmp_path / "adapter")
+    torch.testing.assert_close(probe(loaded), trained, atol=1e-6, rtol=1e-6)
+
+
+def test_full_model_reloads_and_the_card_cites_the_method(tmp_path, tokenizer):
+    trainer = MultiTurnGRPOTrainer(
+        toy.make_model(tokenizer),
+        toy.config(tmp_path, save_every_generations=1),
+        environment=toy.tasks(),
+        advantage=ProGPO(),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    checkpoint = tmp_path / "checkpoint-1"
+    torch.testing.assert_close(probe(AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)), probe(trainer.model))
+    assert AutoTokenizer.from_pretrained(checkpoint)("door")["input_ids"] == tokenizer("door")["input_ids"]
+    card = (tmp_path / "README.md").read_text()
+    assert "2607.22724" in card
+    assert "DeepSeekMath" not in card
+
+
+def test_checkpoints_lie_on_generation_boundaries(tmp_path, tokenizer):
+    trainer = MultiTurnGRPOTrainer(
+        toy.make_model(tokenizer),
+        toy.config(tmp_path, max_generations=4, updates_per_generation=2, save_every_generations=2),
+        environment=toy.tasks(),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    assert sorted(p.name for p in tmp_path.glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-8"]
+    assert trainer.state.global_step == 8
+
+
+def test_best_checkpoint_by_evaluation_success(tmp_path, tokenizer):
+    trainer = MultiTurnGRPOTrainer(
+        toy.make_model(tokenizer),
+        toy.config(
+            tmp_path,
+            max_generations=2,
+            save_every_generations=1,
+            eval_every_generations=1,
+            metric_for_best_model="eval_success",
+            greater_is_better=True,
+            load_best_model_at_end=True,
+        ),
+        environment=toy.tasks(),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    assert trainer.state.best_metric == max(e["eval_success"] for e in trainer.state.log_history if "eval_success" in e)
+
+
+def test_wandb_offline(tmp_path, tokenizer, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    trainer = MultiTurnGRPOTrainer(
+        toy.make_model(tokenizer),
+        toy.config(tmp_path / "run", report_to="wandb", log_completions=True, max_generations=2),
+        environment=toy.tasks(),
+        processing_class=tokenizer,
+    )
+    try:
+        trainer.train()
+        summary = dict(wandb.run.summary)
+    finally:
+        wandb.finish()
+    assert math.isfinite(summary["train/rollout/success"])
+    assert math.isfinite(summary["train/groups/all_fail"])
+    assert math.isfinite(summary["train/reward"])
+    assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+    import pandas as pd
+
+    table = pd.read_parquet(tmp_path / "run" / "completions" / "completions_00001.parquet")
+    episodes = [json.loads(line) for line in (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()]
+    assert len(table) == 8
+    first = [s["advantage"] for s in episodes[0]["steps"]]
+    assert table["advantage"][0] == pytest.approx(sum(first) / len(first))
+
+
+TRACKIO_RUN = """
+import sys
+import toy
+from progpo_trl import MultiTurnGRPOTrainer
+
+tokenizer = toy.make_tokenizer()
+MultiTurnGRPOTrainer(
+    toy.make_model(tokenizer),
+    toy.config(sys.argv[1], report_to="trackio"),
+    environment=toy.tasks(),
+    processing_class=tokenizer,
+).train()
+"""
+
+
+@pytest.mark.slow
+def test_trackio(tmp_path):
+    """In a process of its own: trackio reads its folder from the environment when it is imported."""
+    pytest.importorskip("trackio", reason="needs the extra `trackio`")
+    here = Path(__file__).parent
+    env = os.environ | {
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1])]),
+    }
+    command = [sys.executable, "-c", TRACKIO_RUN, str(tmp_path / "run")]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (database,) = (tmp_path / "trackio").glob("*.db")
+    with sqlite3.connect(database) as connection:
+        logged = connection.execute("SELECT metrics FROM metrics").fetchall()
+    assert any("rollout/success" in str(row[0]) for row in logged)
