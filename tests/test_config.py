@@ -8,10 +8,14 @@ from progpo_trl.config import MultiTurnGRPOConfig
 
 
 def config(tmp_path, **kwargs):
-    return MultiTurnGRPOConfig(**{"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, "report_to": "none"} | kwargs)
+    return MultiTurnGRPOConfig(
+        **{"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, "report_to": "none"} | kwargs
+    )
 
 
-@pytest.mark.parametrize(("world", "updates", "per_device"), [(1, 1, 128), (1, 16, 8), (2, 16, 4), (8, 16, 1), (4, 8, 4)])
+@pytest.mark.parametrize(
+    ("world", "updates", "per_device"), [(1, 1, 128), (1, 16, 8), (2, 16, 4), (8, 16, 1), (4, 8, 4)]
+)
 def test_published_batch_on_any_number_of_processes(tmp_path, monkeypatch, world, updates, per_device):
     monkeypatch.setattr("progpo_trl.config._world_size", lambda: world)
     monkeypatch.setattr(MultiTurnGRPOConfig, "world_size", property(lambda self: world))
@@ -23,7 +27,11 @@ def test_published_batch_on_any_number_of_processes(tmp_path, monkeypatch, world
         save_every_generations=10,
         eval_every_generations=5,
     )
-    assert (c.per_device_train_batch_size, c.steps_per_generation, c.gradient_accumulation_steps) == (per_device, updates, 1)
+    assert (c.per_device_train_batch_size, c.steps_per_generation, c.gradient_accumulation_steps) == (
+        per_device,
+        updates,
+        1,
+    )
     assert c.generation_batch_size == 128
     assert (c.max_steps, c.save_steps, c.eval_steps) == (150 * updates, 10 * updates, 5 * updates)
     assert c.do_eval

@@ -117,7 +117,8 @@ def test_streams_differ_by_every_part_of_their_name():
 
 
 @pytest.mark.parametrize(
-    "sampling", [Sampling(1.0), Sampling(0.7), Sampling(1.0, top_k=5), Sampling(1.0, top_p=0.5), Sampling(1.3, min_p=0.3)]
+    "sampling",
+    [Sampling(1.0), Sampling(0.7), Sampling(1.0, top_k=5), Sampling(1.0, top_p=0.5), Sampling(1.3, min_p=0.3)],
 )
 def test_sampling_follows_the_distribution(tokenizer, sampling):
     """Frequencies of 20,000 draws against the filtered softmax; nothing outside the filter is ever drawn."""

@@ -39,7 +39,9 @@ def test_lora_adapter_reloads_with_the_same_logits(tmp_path, tokenizer, context)
         environment=toy.tasks(),
         processing_class=tokenizer,
         # lora_dropout: the policy must be sampled without it
-        peft_config=LoraConfig(r=4, lora_alpha=16, lora_dropout=0.1, target_modules="all-linear", task_type="CAUSAL_LM"),
+        peft_config=LoraConfig(
+            r=4, lora_alpha=16, lora_dropout=0.1, target_modules="all-linear", task_type="CAUSAL_LM"
+        ),
     )
     before = probe(trainer.model)
     trainer.model.train()
@@ -50,7 +52,9 @@ def test_lora_adapter_reloads_with_the_same_logits(tmp_path, tokenizer, context)
     assert not torch.equal(before, trained)
     trainer.save_model(tmp_path / "adapter")
     assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
-    loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), tmp_path / "adapter")
+    loaded = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), tmp_path / "adapter"
+    )
     torch.testing.assert_close(probe(loaded), trained, atol=1e-6, rtol=1e-6)
 
 
@@ -64,7 +68,9 @@ def test_full_model_reloads_and_the_card_cites_the_method(tmp_path, tokenizer):
     )
     trainer.train()
     checkpoint = tmp_path / "checkpoint-1"
-    torch.testing.assert_close(probe(AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)), probe(trainer.model))
+    torch.testing.assert_close(
+        probe(AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)), probe(trainer.model)
+    )
     assert AutoTokenizer.from_pretrained(checkpoint)("door")["input_ids"] == tokenizer("door")["input_ids"]
     card = (tmp_path / "README.md").read_text()
     assert "2607.22724" in card
@@ -99,7 +105,9 @@ def test_best_checkpoint_by_evaluation_success(tmp_path, tokenizer):
         processing_class=tokenizer,
     )
     trainer.train()
-    assert trainer.state.best_metric == max(e["eval_success"] for e in trainer.state.log_history if "eval_success" in e)
+    assert trainer.state.best_metric == max(
+        e["eval_success"] for e in trainer.state.log_history if "eval_success" in e
+    )
 
 
 def test_wandb_offline(tmp_path, tokenizer, monkeypatch):

@@ -280,9 +280,7 @@ def test_a_crashed_episode_is_played_again(tmp_path, tokenizer):
 
 
 def test_a_lost_episode_is_dropped_not_scored_zero(tmp_path, tokenizer):
-    trainer = make(
-        tmp_path, tokenizer, environment=flaky(2), environment_retries=0, max_dropped_fraction=0.5
-    )
+    trainer = make(tmp_path, tokenizer, environment=flaky(2), environment_retries=0, max_dropped_fraction=0.5)
     trainer.train()
     episodes = records(tmp_path)
     lost = [e for e in episodes if e["stop_reason"] == "environment_error"]
