@@ -152,7 +152,8 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         """
         start = self.accelerator.process_index * len(inputs)
         indices = range(start, start + len(inputs))
-        episodes = [self._new_episode(x["task_id"], i, i // self.num_generations) for x, i in zip(inputs, indices, strict=True)]
+        pairs = zip(inputs, indices, strict=True)
+        episodes = [self._new_episode(row["task_id"], i, i // self.num_generations) for row, i in pairs]
         self.play_episodes(episodes, self.sampling, seed=self.args.seed, step=self.state.global_step, progress="train")
         return episodes
 

@@ -21,7 +21,11 @@ from progpo_trl.actions import FORMATS, MAX_ACTION_CHARACTERS, TAIL_CHARACTERS, 
         ("<think>a<action>look</action>", "look", False),
         ("a</think><action>look</action>", "look", False),
         ("go to desk 1", "go to desk 1", False),
-        ("<think>t</think> I will now open the big brown drawer 2", "ill now open the big brown drawer 2"[-30:], False),
+        (
+            "<think>t</think> I will now open the big brown drawer 2",
+            "ill now open the big brown drawer 2"[-30:],
+            False,
+        ),
         ("<think>t</think><action>go to desk", "<think>t</think><action>go to desk"[-30:], False),
         ("<think>t</think></action>look<action>", "", False),
         ("<think>t</think><action> \n </action>", "", False),
@@ -61,7 +65,22 @@ def defined(response: str) -> None:
 
 
 PIECES = ["<think>", "</think>", "<action>", "</action>", "<ACTION>", "</Action>", "<", ">", "/", "go to desk 1", " "]
-PIECES += ["\n", "\x00", "\x1b[31m", "\u202e", "İ", "ß", "去", "😀", "\ud800", "{{ 7*7 }}", "%s", "\\", "<|im_end|>", "\r"]
+PIECES += [
+    "\n",
+    "\x00",
+    "\x1b[31m",
+    "\u202e",
+    "İ",
+    "ß",
+    "去",
+    "😀",
+    "\ud800",
+    "{{ 7*7 }}",
+    "%s",
+    "\\",
+    "<|im_end|>",
+    "\r",
+]
 
 
 def test_ten_thousand_adversarial_responses():

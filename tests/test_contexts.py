@@ -109,7 +109,9 @@ def test_window_drops_history_before_it_gives_up():
     assert lengths(first - 1) == [None, None]
 
 
-@pytest.mark.parametrize("template", ["qwen2_5.jinja", "qwen3.jinja", "qwen3_training.jinja", "qwen3_instruct_2507.jinja"])
+@pytest.mark.parametrize(
+    "template", ["qwen2_5.jinja", "qwen3.jinja", "qwen3_training.jinja", "qwen3_instruct_2507.jinja"]
+)
 def test_delta_continues_what_was_sampled(template):
     tokenizer = make_tokenizer(template)
     delta = ChatDelta(tokenizer)

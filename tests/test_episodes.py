@@ -83,7 +83,9 @@ def test_metrics():
     assert groups["coverage/mean"] == 1.0
 
 
-@pytest.mark.parametrize(("k", "n", "low", "high"), [(0, 10, 0.0, 0.2775), (5, 10, 0.2366, 0.7634), (10, 10, 0.7225, 1)])
+@pytest.mark.parametrize(
+    ("k", "n", "low", "high"), [(0, 10, 0.0, 0.2775), (5, 10, 0.2366, 0.7634), (10, 10, 0.7225, 1)]
+)
 def test_wilson_interval(k, n, low, high):
     """Values of Wilson (1927) as tabulated by statsmodels' proportion_confint(method="wilson")."""
     rate = wilson(k, n)

@@ -125,7 +125,8 @@ class RolloutLog:
         for e, values in zip(episodes, rewards.tolist(), strict=True):
             logs["prompt"].append(e.task or e.task_id)
             logs["completion"].append("\n".join(f"> {s.action}\n{s.observation}" for s in e.steps))
-            logs["advantages"].append(float(np.mean(e.advantages)) if e.advantages is not None and len(e.advantages) else 0.0)
+            weighed = e.advantages is not None and len(e.advantages) > 0
+            logs["advantages"].append(float(np.mean(e.advantages)) if weighed else 0.0)
             for name, value in zip(self.trainer.reward_func_names, values, strict=True):
                 logs["rewards"][name].append(value)
 

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import toy
 
@@ -12,7 +13,7 @@ from progpo_trl import GRPO, MultiTurnGRPOTrainer, ProGPO
 class Trainer(MultiTurnGRPOTrainer):
     """Records the batch every process saw in its advantage step."""
 
-    seen: list = []
+    seen: ClassVar[list] = []
 
     def compute_advantages(self, batch):
         advantages = super().compute_advantages(batch)

@@ -73,7 +73,7 @@ def test_seeds_repeat_and_differ(tmp_path, tokenizer):
         make(tmp_path / name, tokenizer, **config).train()
         return [[s["response"] for s in e["steps"]] for e in records(tmp_path / name)]
 
-    same = dict(shuffle_dataset=False)
+    same = {"shuffle_dataset": False}
     assert responses("a", **same) == responses("b", **same)
     assert responses("c", seed=1, **same) != responses("d", **same)
 
