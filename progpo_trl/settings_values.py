@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import yaml
 
 COMMAND_LINE = "command line"
+_LISTS = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Iterable)
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -170,7 +171,7 @@ def convert(name: str, setting: Setting, hint: Any) -> Any:
     kind = origin or hint
     if kind is Any:
         return value
-    if kind in (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Iterable):
+    if kind in _LISTS:
         return _convert_list(name, setting, kind, arguments)
     if kind in _SCALARS:
         converted = _SCALARS[kind](setting)
@@ -183,8 +184,12 @@ def convert(name: str, setting: Setting, hint: Any) -> Any:
 def _convert_union(name: str, setting: Setting, members: tuple) -> Any:
     if setting.value is None and types.NoneType in members:
         return None
-    # str last: it would take the text of anything.
-    candidates = sorted((m for m in members if m is not types.NoneType), key=lambda member: member is str)
+    # str late: it would take the text of anything. Lists after it for what is no list: `str | list` keeps `none`.
+    plain = not isinstance(setting.value, list)
+    candidates = sorted(
+        (m for m in members if m is not types.NoneType),
+        key=lambda member: 2 * (plain and (get_origin(member) or member) in _LISTS) + (member is str),
+    )
     if any(isinstance(m, type) and issubclass(m, enum.Enum) for m in candidates):
         candidates = [m for m in candidates if m is not str]
     if len(candidates) == 1:
@@ -276,7 +281,7 @@ def describe(hint: Any) -> str:
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return "one of " + ", ".join(str(member.value) for member in hint)
     kind = origin or hint
-    if kind in (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Iterable):
+    if kind in _LISTS:
         return "a list"
     words = {
         bool: "true or false",

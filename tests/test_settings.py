@@ -293,6 +293,7 @@ class Colour(enum.Enum):
         ("1", Literal["1", "2"], "1"),
         ('{"a": 1.0e-3}', dict | str | None, {"a": 1e-3}),
         ("[a, b]", None | str | list[str], ["a", "b"]),
+        ("a", None | str | list[str], "a"),
         ("a", list[str], ["a"]),
         ("[1, 2.5]", list[float], [1.0, 2.5]),
         ("[1, 2]", list[str], ["1", "2"]),
