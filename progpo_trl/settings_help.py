@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import shutil
 import textwrap
 from typing import Any, get_type_hints
 
-from progpo_trl.settings_sections import DEFAULT_ESTIMATOR, REQUIRED, environments, estimators, section_options
+from progpo_trl.settings_sections import (
+    DEFAULT_ESTIMATOR,
+    REQUIRED,
+    environments,
+    estimators,
+    section_class,
+    section_options,
+)
 from progpo_trl.settings_values import describe
 
 _HEAD = """\
@@ -56,6 +64,8 @@ def _sections() -> None:
     groups.append(("progress_fallback", None, "progress_fallback (ProGPO)"))
     for section, name, title in groups:
         print(f"\nSection {title}\n")
+        # The class explains its options; an indented copy is always the current one.
+        print(textwrap.indent(inspect.getdoc(section_class(section, name)) or "", "  ") + "\n")
         for option, (hint, default) in section_options(section, name).items():
             note = "the default estimator" if option == "name" and name == DEFAULT_ESTIMATOR else ""
             _entry(f"--{section}.{option}", describe(hint), default, note)
@@ -63,9 +73,17 @@ def _sections() -> None:
 
 def _entry(name: str, kind: str, default: Any, text: str) -> None:
     width = min(shutil.get_terminal_size((119, 24)).columns, 119)
-    shown = (
-        "required" if default in (REQUIRED, dataclasses.MISSING) else f"default: {getattr(default, 'value', default)}"
-    )
+    shown = "required" if default in (REQUIRED, dataclasses.MISSING) else f"default: {_as_yaml(default)}"
     print(f"  {name}  [{kind}; {shown}]")
     if text:
         print(textwrap.fill(" ".join(text.split()), width, initial_indent=" " * 6, subsequent_indent=" " * 6))
+
+
+def _as_yaml(value: Any) -> str:
+    """A default as one would write it in a settings file."""
+    value = getattr(value, "value", value)
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_as_yaml(item)}" for key, item in value.items()) + "}"
+    return str(value)
