@@ -6,7 +6,10 @@ returns for each, so that the gradient is that of one pass over all rows of all 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import torch
+import trl.trainer.utils
 
 ROW_MEAN = ("grpo", "dr_grpo")  # TRL: mean over the rows of the chunk
 TOKEN_MEAN = ("bnpo",)  # TRL: mean over the tokens of the chunk
@@ -37,6 +40,39 @@ def loss_scale(
     if loss_type in GLOBAL_TOKEN_MEAN:
         return 1.0
     raise ValueError(f"no exact normalisation is known for loss_type={loss_type!r}")
+
+
+def score_sampled_tokens(model, input_ids, attention_mask, sampled, logits_to_keep: int):
+    """Log-probabilities and entropies of the sampled completion tokens, both (rows, logits_to_keep); 0 elsewhere.
+
+    TRL projects every completion token through the LM head; in multi-turn rows most of them are the environment's,
+    which no loss looks at. sampled: (rows, logits_to_keep), nonzero on the tokens to score.
+    """
+    labels = input_ids.masked_fill(attention_mask == 0, -100)
+    labels[:, :-logits_to_keep] = -100
+    labels[:, -logits_to_keep:] = labels[:, -logits_to_keep:].masked_fill(sampled == 0, -100)
+    with _compact_projection(input_ids.device):
+        out = model(input_ids=input_ids, attention_mask=attention_mask, labels=labels, fused_lm_head=True)
+    entropy = None if out.entropy is None else out.entropy[:, -logits_to_keep:]
+    return out.log_probs[:, -logits_to_keep:], entropy
+
+
+@contextmanager
+def _compact_projection(device: torch.device):
+    """On CPU, let TRL's LM head skip unlabelled positions, as it does on GPUs.
+
+    TRL projects all of them elsewhere for devices that compile per shape, and decides by a private function; without
+    that function (another TRL) nothing is changed but the speed.
+    """
+    decide = getattr(trl.trainer.utils, "_use_triton", None)
+    if device.type != "cpu" or decide is None:
+        yield
+        return
+    trl.trainer.utils._use_triton = lambda device: True
+    try:
+        yield
+    finally:
+        trl.trainer.utils._use_triton = decide
 
 
 def length_order(prompt_mask: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ from progpo_trl.contexts import FullContext, PromptTemplate, WindowContext
 from progpo_trl.environments.base import EnvironmentTasks, TaskSet
 from progpo_trl.episodes import Episode, StepBatch, StopReason
 from progpo_trl.generation import CachedGeneration, Sampling, TRLGeneration, episode_stream
-from progpo_trl.losses import length_order, loss_scale, take_rows, used_columns
+from progpo_trl.losses import length_order, loss_scale, score_sampled_tokens, take_rows, used_columns
 from progpo_trl.metrics import episode_metrics
 from progpo_trl.reporting.rollout_log import RolloutLog
 from progpo_trl.rollout import RolloutClock, play
@@ -95,6 +95,7 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         self.eval_task_ids = _eval_ids(eval_dataset, self.tasks)[: args.eval_tasks]
         _check_enough_tasks(train_ids, args)
         self._rows: list[Row] | None = None
+        self._chunk_mask: torch.Tensor | None = None
         self._real_rows = 0
         funcs = list(reward_funcs) if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
         funcs = [f for f in funcs if f is not None]
@@ -381,22 +382,31 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
     def _get_per_token_logps_and_entropies(
         self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, compute_entropy=False, **kwargs
     ):
-        """As in TRL; scoring a generation (self._rows is set) goes in trimmed chunks of rows of similar length."""
-        score = super()._get_per_token_logps_and_entropies
-        if self._rows is None:
-            return score(
-                model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy=compute_entropy, **kwargs
-            )
-        prompt = input_ids.size(1) - logits_to_keep
-        logps = input_ids.new_zeros(len(input_ids), logits_to_keep, dtype=torch.float32)
-        order = length_order(attention_mask[:, :prompt], attention_mask[:, prompt:])
-        for index in order.split(self._rows_per_forward()):
-            mask = attention_mask[index]
-            first, length = used_columns(mask[:, :prompt], mask[:, prompt:])
-            used = slice(first, prompt + length)
-            chunk, _, _ = score(model, input_ids[index][:, used], mask[:, used], length, **kwargs)
-            logps[index, :length] = chunk.float()
+        """As in TRL, for sampled tokens only; scoring a whole generation (old and reference policy) goes in trimmed
+        chunks of rows of similar length.
+        """
+        with self.accelerator.autocast():
+            if self._chunk_mask is not None:
+                scored = score_sampled_tokens(model, input_ids, attention_mask, self._chunk_mask, logits_to_keep)
+                return *scored, None
+            sampled = self._sampled_mask(logits_to_keep, input_ids.device)
+            prompt = input_ids.size(1) - logits_to_keep
+            logps = torch.zeros(len(input_ids), logits_to_keep, device=input_ids.device)
+            order = length_order(attention_mask[:, :prompt], attention_mask[:, prompt:])
+            for index in order.split(self._rows_per_forward()):
+                mask = attention_mask[index]
+                first, length = used_columns(mask[:, :prompt], mask[:, prompt:])
+                used = slice(first, prompt + length)
+                ids, seen = input_ids[index][:, used], sampled[index, :length]
+                logps[index, :length] = score_sampled_tokens(model, ids, mask[:, used], seen, length)[0].float()
         return logps, None, None
+
+    def _sampled_mask(self, width: int, device) -> torch.Tensor:
+        """(rows, width) of the rows being scored: 1 on sampled tokens."""
+        sampled = torch.zeros(len(self._rows), width, dtype=torch.long)
+        for i, row in enumerate(self._rows):
+            sampled[i, : len(row.mask)] = torch.from_numpy(row.mask)
+        return sampled.to(device)
 
     def _rows_per_forward(self) -> int:
         return self.args.rows_per_forward or self.args.per_device_train_batch_size
@@ -418,8 +428,12 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         return self._scaled_loss(model, take_rows(inputs, chunks[-1])) + total
 
     def _scaled_loss(self, model, chunk) -> torch.Tensor:
-        mask = chunk["completion_mask"] * chunk["tool_mask"]
-        return self._compute_loss(model, chunk) * loss_scale(
+        mask = self._chunk_mask = chunk["completion_mask"] * chunk["tool_mask"]
+        try:
+            loss = self._compute_loss(model, chunk)
+        finally:
+            self._chunk_mask = None
+        return loss * loss_scale(
             self.loss_type,
             chunk_rows=len(mask),
             chunk_tokens=mask.sum(),
