@@ -100,8 +100,11 @@ def test_quickstart_is_what_its_header_says():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recipe_runs_for_two_steps_with_the_tiny_policy(name, tmp_path):
+    import torch
+
     from progpo_trl.train import main
 
+    torch.set_num_threads(1)  # the model is tiny: threads only cost
     _, args, model = parsed(name)
     words = [
         "--config", name, *ON_CPU,
