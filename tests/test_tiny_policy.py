@@ -18,7 +18,7 @@ from progpo_trl.environments.alfworld.expert import noisy_play
 from progpo_trl.environments.alfworld.generate import GeneratedAlfworldTasks
 from progpo_trl.tiny_policy import CHECKPOINTS, checkpoint_path
 from progpo_trl.tiny_policy.tokenizer import ACTION_CLOSE, ACTION_OPEN, SPECIAL, action_text
-from progpo_trl.tiny_policy.warm_start import TraceEncoder, prompt
+from progpo_trl.tiny_policy.warm_start import OWN, REFUSED, TraceEncoder, prompt
 
 transformers = pytest.importorskip("transformers")
 
@@ -31,7 +31,7 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def episode():
     task_set = GeneratedAlfworldTasks("medium")
-    return noisy_play(task_set.make(), task_set.task_ids()[3], 0.5, 20, random.Random(0))
+    return noisy_play(task_set.make(), task_set.task_ids()[3], 0.5, 20, random.Random(0), 0.2)
 
 
 def conversation(observations, commands):
@@ -95,11 +95,14 @@ def test_conversation_ids_are_the_turns_put_together(tokenizer, episode):
         ids = prefix + tokenizer.encode(messages[2 * turn + 1]["content"]) + [tokenizer.eos_token_id]
     newline = tokenizer.encode("\n")
     assert ids + newline == tokenizer.apply_chat_template(messages, return_dict=False)
-    traced, own = TraceEncoder(tokenizer)(observations, commands)
+    traced, roles = TraceEncoder(tokenizer)(observations, commands)
     assert traced == ids
-    assert tokenizer.decode([i for i, mine in zip(traced, own, strict=True) if mine]) == "".join(
-        action_text(command) + "<|im_end|>" for command in commands
-    )
+    refused = [text == "Nothing happens." for text in observations[1:]]
+    assert 0 < sum(refused) < len(commands)
+    for role, kept in ((OWN, False), (REFUSED, True)):
+        said = tokenizer.decode([i for i, r in zip(traced, roles, strict=True) if r == role])
+        expected = [action_text(c) + "<|im_end|>" for c, was in zip(commands, refused, strict=True) if was == kept]
+        assert said == "".join(expected)
 
 
 def test_prompt_template():

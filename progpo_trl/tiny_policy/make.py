@@ -25,14 +25,14 @@ from progpo_trl.tiny_policy.warm_start import Phase, TraceEncoder, batches, fit,
 # Other games than the default ones, so that the policy is not warm-started on what it is trained on later.
 GAME_SEED = 1
 N_GAMES = 100_000
-SMALL = ("easy", "medium", "hard")
+SMALL = ("easy", "easy", "medium", "hard")
 
 # name -> (where it starts from, how it is trained). Learning from very noisy play alone fails, so the expert comes
 # first and the noise after it; the noisier the play, the lower the success rate it leaves.
 STAGES: dict[str, tuple[str | None, Phase]] = {
-    "expert": (None, Phase(0.8, 1500, 8, 5e-3, 0.5, SMALL)),
-    "base": ("expert", Phase(0.5, 800, 8, 3e-3, 0.2, SMALL)),
-    "base-hard": ("base", Phase(0.35, 300, 8, 1e-3, 0.2, SMALL)),
+    "expert": (None, Phase(0.8, 0.05, 1500, 8, 5e-3, 0.5, SMALL)),
+    "base": ("expert", Phase(0.5, 0.1, 500, 8, 2e-3, 0.2, SMALL)),
+    "base-hard": ("base", Phase(0.35, 0.1, 300, 8, 1e-3, 0.2, SMALL)),
 }
 
 
@@ -42,23 +42,23 @@ def corpus(tasks: dict[str, GeneratedAlfworldTasks], seed: int, episodes: int) -
     for level, task_set in tasks.items():
         ids = task_set.task_ids()
         for _ in range(episodes if level in SMALL else episodes // 4):
-            observations, commands, _ = noisy_play(task_set.make(), rng.choice(ids), 0.5, task_set.max_steps, rng)
+            observations, commands, _ = noisy_play(task_set.make(), rng.choice(ids), 0.5, task_set.max_steps, rng, 0.1)
             yield from map(prompt, observations)
             yield from commands
-    # The expert never types an unknown command, so this answer would be missing.
-    yield from ["Nothing happens."] * episodes
 
 
 def traces(
     tasks: dict[str, GeneratedAlfworldTasks], phase: Phase, encoder: TraceEncoder, seed: str
-) -> Iterator[tuple[list[int], list[bool]]]:
+) -> Iterator[tuple[list[int], list[int]]]:
     """Endless encoded episodes of `phase`."""
     rng = random.Random(f"traces/{seed}")
     ids = {level: tasks[level].task_ids() for level in phase.levels}
     while True:
         level = rng.choice(phase.levels)
         task_set, task_id = tasks[level], rng.choice(ids[level])
-        observations, commands, _ = noisy_play(task_set.make(), task_id, phase.p_expert, task_set.max_steps, rng)
+        observations, commands, _ = noisy_play(
+            task_set.make(), task_id, phase.p_expert, task_set.max_steps, rng, phase.p_wrong
+        )
         yield encoder(observations, commands)
 
 

@@ -1,8 +1,9 @@
 """Warm start of the tiny policy: supervised learning on noisy expert play.
 
 A trace is one episode as the policy will see it at training time: the same prompt template, chat template and action
-format, as one conversation in full context. The loss is the mean cross-entropy of all tokens, actions weighing 1 and
-everything else `observation_weight` (predicting the world teaches the model to look things up).
+format, as one conversation in full context. The loss is the mean cross-entropy of all tokens: actions weigh 1,
+commands the game refused 0 (the policy has to know what comes after them, not to repeat them), and everything else
+`observation_weight` (predicting the world teaches the model to look things up).
 """
 
 from __future__ import annotations
@@ -23,17 +24,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Phase:
-    """One stretch of training: traces of experts that act well with probability `p_expert`, drawn from `levels`.
+    """One stretch of training: traces of experts that act well with probability `p_expert`, drawn from `levels` (one
+    named twice comes twice as often); `p_wrong` is the share of commands that the game refuses.
 
     steps: optimizer steps; batch_size: traces a step; learning_rate: peak of the cosine.
     """
 
     p_expert: float
+    p_wrong: float
     steps: int
     batch_size: int
     learning_rate: float
     observation_weight: float
     levels: tuple[str, ...]
+
+
+# What a token of a trace is: part of what the policy reads, an action of its own, or a command not to be learned.
+READ, OWN, REFUSED = range(3)
 
 
 @cache
@@ -54,19 +61,20 @@ class TraceEncoder:
         self._tokenizer = tokenizer
         self._ids: dict[str, list[int]] = {}
 
-    def __call__(self, observations: Sequence[str], commands: Sequence[str]) -> tuple[list[int], list[bool]]:
-        """Token ids of the conversation up to the last command, and which of them are the policy's own."""
+    def __call__(self, observations: Sequence[str], commands: Sequence[str]) -> tuple[list[int], list[int]]:
+        """Token ids of the conversation up to the last command, and what each is (READ, OWN or REFUSED)."""
         ids: list[int] = []
-        own: list[bool] = []
+        roles: list[int] = []
         for step, command in enumerate(commands):
             # The newline after an answer belongs to the next turn: the policy stops at END.
             before = ("\n" if step else "") + USER + prompt(observations[step]) + END + "\n" + ASSISTANT
-            for text, mine in ((before, False), (action_text(command) + END, True)):
+            refused = observations[step + 1] == "Nothing happens."
+            for text, role in ((before, READ), (action_text(command) + END, REFUSED if refused else OWN)):
                 if text not in self._ids:
                     self._ids[text] = self._tokenizer.encode(text, add_special_tokens=False)
                 ids += self._ids[text]
-                own += [mine] * len(self._ids[text])
-        return ids, own
+                roles += [role] * len(self._ids[text])
+        return ids, roles
 
 
 def new_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
@@ -99,19 +107,21 @@ def new_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
 
 
 def batches(
-    traces: Iterator[tuple[list[int], list[bool]]], batch_size: int, observation_weight: float, pad: int
+    traces: Iterator[tuple[list[int], list[int]]], batch_size: int, observation_weight: float, pad: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Right-padded (batch, length) ids and float loss weights; padding weighs 0."""
     import torch
 
+    weight_of = torch.zeros(3)
+    weight_of[READ], weight_of[OWN] = observation_weight, 1.0
     while True:
         rows = [next(traces) for _ in range(batch_size)]
         length = max(len(ids) for ids, _ in rows)
         ids = torch.full((batch_size, length), pad)
         weights = torch.zeros(batch_size, length)
-        for i, (row, own) in enumerate(rows):
+        for i, (row, roles) in enumerate(rows):
             ids[i, : len(row)] = torch.tensor(row)
-            weights[i, : len(row)] = torch.where(torch.tensor(own), 1.0, observation_weight)
+            weights[i, : len(row)] = weight_of[torch.tensor(roles)]
         yield ids, weights
 
 

@@ -62,6 +62,11 @@ def test_noisy_play_is_reproducible_within_the_limit_and_never_asks_for_help():
             wins += success
         rates.append(wins / 60)
     assert rates[0] <= 0.05 < rates[1] < rates[2]
+    observations, commands, _ = noisy_play(
+        task_set.make(), task_set.task_ids()[0], 0.0, 20, random.Random(0), p_wrong=1.0
+    )
+    assert observations[1:] == ["Nothing happens."] * 20
+    assert len(set(commands)) > 5
     again = [noisy_play(task_set.make(), task_set.task_ids()[0], 0.5, 20, random.Random(1)) for _ in range(2)]
     assert again[0] == again[1]
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from progpo_trl.environments.alfworld import rooms
 from progpo_trl.environments.alfworld.game import Game
 from progpo_trl.environments.alfworld.world import World
 from progpo_trl.environments.base import Environment
@@ -56,7 +57,7 @@ def _kind(name: str) -> str:
 
 
 class SearchingExpert:
-    """Looks through the room, in an order drawn from `rng`, and does the task with what it has seen.
+    """Searches the room as it is listed, from a place drawn from `rng` on, and does the task with what it has seen.
 
     Give it the first observation, then alternate `act(admissible)` and `observe(command, observation)`; commands it
     did not choose may be mixed in. It wins every game whose sentence names all there is to do.
@@ -65,9 +66,10 @@ class SearchingExpert:
     def __init__(self, observation: str, rng: random.Random):
         self.task = read_task(observation)
         room = observation.split("Your task is to:")[0].rsplit("you see", 1)[-1]
-        self._unsearched = re.findall(_NAME, room)
-        rng.shuffle(self._unsearched)
-        self._receptacles = tuple(self._unsearched)
+        listed = re.findall(_NAME, room)
+        start = rng.randrange(len(listed)) if listed else 0
+        self._receptacles = tuple(listed[start:] + listed[:start])
+        self._unsearched = list(self._receptacles)
         self._seen: dict[str, str] = {}
         self._done: list[str] = []
         self._held: str | None = None
@@ -151,21 +153,32 @@ class SearchingExpert:
 
 
 def noisy_play(
-    environment: Environment, task_id: str, p_expert: float, max_steps: int, rng: random.Random
+    environment: Environment,
+    task_id: str,
+    p_expert: float,
+    max_steps: int,
+    rng: random.Random,
+    p_wrong: float = 0.0,
 ) -> tuple[list[str], list[str], bool]:
-    """One episode in which each command is the expert's with probability `p_expert`, else any admissible one but help.
+    """One episode in which each command is the expert's with probability `p_expert`, with `p_wrong` one that the game
+    does not accept now ("Nothing happens."), and else any admissible one but help.
 
     Returns (observations, commands, success): the first observation, then one after each command.
     """
     first = environment.reset(task_id)
     expert = SearchingExpert(first.text, rng)
     observations, commands, admissible = [first.text], [], first.admissible or ()
+    earlier: list[str] = []
     success = False
     for _ in range(max_steps):
-        if rng.random() < p_expert:
+        draw = rng.random()
+        if draw < p_expert:
             command = expert.act(admissible)
+        elif draw < p_expert + p_wrong:
+            command = _wrong(admissible, earlier, rng)
         else:
             command = rng.choice([c for c in admissible if c != "help"])
+        earlier += [c for c in admissible if c not in earlier]
         result = environment.step(command)
         expert.observe(command, result.text)
         observations.append(result.text)
@@ -174,6 +187,14 @@ def noisy_play(
         if result.done:
             break
     return observations, commands, success
+
+
+def _wrong(admissible: Sequence[str], earlier: Sequence[str], rng: random.Random) -> str:
+    """What a careless player types: something that was possible before, or a place that is not in this room."""
+    candidates = [c for c in earlier if c not in admissible]
+    if not candidates or rng.random() < 0.5:
+        candidates = [c for c in (f"go to {kind.lower()} 1" for kind in rooms.ACCEPTS) if c not in admissible]
+    return rng.choice(candidates)
 
 
 def walkthrough(game: Game) -> list[str]:
