@@ -103,7 +103,7 @@ class RunSummary:
         lines += [
             f"  {output}   the {kind}, loadable with transformers{' and peft' if kind == 'adapter' else ''}",
             "",
-            "Next: another seed with SEED=1 make quickstart, other methods and models with `progpo recipes`.",
+            "Next: another seed with `--seed 1` (SEED=1 make quickstart); `progpo recipes` lists methods and models.",
         ]
         print("\n".join(lines))
 
