@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ TINY_POLICIES = {"tiny": "base", "tiny-hard": "base-hard"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one training; returns the exit code. Settings errors raise SettingsError."""
+    # TRL 1.16 sets and reads fields that newer transformers renamed; nobody who runs a recipe can act on that.
+    warnings.filterwarnings("ignore", r".*gradient_checkpointing` is deprecated", FutureWarning)
     argv = list(sys.argv[1:] if argv is None else argv)
     script, args, model_args = parse(argv, "progpo train")
     trainer = build_trainer(script, args, model_args)
