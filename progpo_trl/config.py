@@ -142,6 +142,9 @@ class MultiTurnGRPOConfig(GRPOConfig):
         _resolve_batches(self)
         super().__post_init__()
         _resolve_generations(self)
+        if self.ddp_find_unused_parameters is None:
+            # Every parameter takes part in every forward here; transformers' default would search for idle ones.
+            self.ddp_find_unused_parameters = False
         _refuse_unproven(self)
 
 
