@@ -30,7 +30,7 @@ SMALL = ("easy", "easy", "medium", "hard")
 # name -> (where it starts from, how it is trained). Learning from very noisy play alone fails, so the expert comes
 # first and the noise after it; the noisier the play, the lower the success rate it leaves.
 STAGES: dict[str, tuple[str | None, Phase]] = {
-    "expert": (None, Phase(0.8, 0.05, 1500, 8, 5e-3, 0.5, SMALL)),
+    "expert": (None, Phase(0.8, 0.05, 2400, 8, 5e-3, 0.5, SMALL)),
     "base": ("expert", Phase(0.5, 0.1, 500, 8, 2e-3, 0.2, SMALL)),
     "base-hard": ("base", Phase(0.35, 0.1, 300, 8, 1e-3, 0.2, SMALL)),
 }
