@@ -90,7 +90,7 @@ def test_runs_do_not_overwrite_each_other(name):
 
 def test_quickstart_is_what_its_header_says():
     script, args, model = parsed("quickstart")
-    assert (args.max_steps, args.per_device_train_batch_size, args.steps_per_generation) == (80, 64, 1)
+    assert (args.max_steps, args.per_device_train_batch_size, args.steps_per_generation) == (120, 64, 1)
     assert (args.eval_tasks, args.eval_temperature, args.temperature) == (128, 1.0, 1.0)
     assert model.model_name_or_path == "tiny"
     assert script.evaluate_around_training
