@@ -30,7 +30,9 @@ def _parser(chosen: list[str]) -> argparse.ArgumentParser:
         help="train an agent: progpo train --config RECIPE [--name value ...]",
         add_help=False,
     )
-    verify = commands.add_parser("verify", help="check an environment engine and your data against recorded games")
+    verify = commands.add_parser(
+        "verify", help="check environments, data and estimators against recordings of the reference software"
+    )
     if chosen == ["verify"]:
         from progpo_trl import verify as verify_command
 

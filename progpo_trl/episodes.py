@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -174,6 +175,25 @@ class StepBatch:
     def row_score(self) -> np.ndarray:
         """(n_steps,) return of the step's episode minus the step's own penalty (spec: `s[i,t]`)."""
         return self.episode_return[self.episode] - self.penalty
+
+    @cached_property
+    def observation_codes(self) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """Observations as integers, made once a batch: hashing text is the dearest part of most estimators.
+
+        Returns (codes of the steps, codes of the final observations or -1, the text of each code). Equal text, equal
+        code, for steps and final observations alike; codes count up in the order of first sight.
+        """
+        steps, finals = self.observation.tolist(), self.final_observation.tolist()
+        known = [text for text in finals if text is not None]
+        index = {text: code for code, text in enumerate(dict.fromkeys([*steps, *known]))}
+        step = np.fromiter(map(index.__getitem__, steps), np.int64, len(steps))
+        final = np.fromiter((-1 if text is None else index[text] for text in finals), np.int64, len(finals))
+        return step, final, list(index)
+
+    def select(self, rows: np.ndarray) -> StepBatch:
+        """The batch with these steps only (indices, ascending); the columns of episodes stay as they are."""
+        columns = ("episode", "step", "observation", "action", "reward", "penalty", "format_valid", "admissible")
+        return replace(self, **{name: getattr(self, name)[rows] for name in columns})
 
     @classmethod
     def from_episodes(
