@@ -126,6 +126,11 @@ class Episode:
         }
 
 
+_STEP_COLUMNS = ("episode", "step", "observation", "action", "reward", "penalty", "format_valid", "admissible")
+_EPISODE_COLUMNS = ("episode_group", "episode_return", "success", "dropped", "final_observation")
+BLOCK = 4096  # steps: a column of numbers is 32 KB
+
+
 @dataclass(frozen=True)
 class StepBatch:
     """The steps of ALL processes of one generation batch, as columns. Input of every advantage estimator.
@@ -192,8 +197,30 @@ class StepBatch:
 
     def select(self, rows: np.ndarray) -> StepBatch:
         """The batch with these steps only (indices, ascending); the columns of episodes stay as they are."""
-        columns = ("episode", "step", "observation", "action", "reward", "penalty", "format_valid", "admissible")
-        return replace(self, **{name: getattr(self, name)[rows] for name in columns})
+        return replace(self, **{name: getattr(self, name)[rows] for name in _STEP_COLUMNS})
+
+    @cached_property
+    def blocks(self) -> list[StepBatch]:
+        """The batch in consecutive pieces of whole groups, of `BLOCK` steps or few more.
+
+        What looks at one group at a time is faster on pieces that stay in the processor's cache, and takes twice the
+        time for twice the groups. A batch whose groups or episodes are not consecutive is one piece, itself.
+        """
+        starts = np.flatnonzero(np.diff(self.episode_group)) + 1
+        consecutive = len(np.unique(self.episode_group)) == len(starts) + 1 and (np.diff(self.episode) >= 0).all()
+        if len(self) <= BLOCK or not consecutive:
+            return [self]
+        rows = np.searchsorted(self.episode, [0, *starts])
+        # The first group that begins in each stretch of BLOCK steps begins a piece.
+        first = np.flatnonzero(np.diff(rows // BLOCK, prepend=-1))
+        edges = np.array([0, *starts, self.n_episodes])[[*first, len(starts) + 1]]
+        cuts = np.searchsorted(self.episode, edges)
+        return [self._piece(slice(*edges[i : i + 2]), slice(*cuts[i : i + 2])) for i in range(len(first))]
+
+    def _piece(self, episodes: slice, rows: slice) -> StepBatch:
+        columns = {name: getattr(self, name)[rows] for name in _STEP_COLUMNS}
+        columns["episode"] = columns["episode"] - episodes.start
+        return StepBatch(**columns, **{name: getattr(self, name)[episodes] for name in _EPISODE_COLUMNS})
 
     @classmethod
     def from_episodes(

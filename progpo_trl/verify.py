@@ -193,7 +193,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run the cases of a golden file through the advantage estimators",
         description="Run every case of a golden file through the advantage estimators and compare with its numbers "
         "(rtol 1e-4, atol 1e-5 or the case's own). The last line is `passed: N/N, worst difference X`, X the largest "
-        "|ours - expected| / max(1, |expected|). Exit status: 0 all passed, 1 a case failed, 2 the file cannot be used.",
+        "|ours - expected| / max(1, |expected|). Exit status: 0 all passed, 1 a case failed, 2 the file is no use.",
     )
     estimators.add_argument("file", metavar="FILE", help="the golden file: JSON with batches and cases")
     estimators.set_defaults(verify=_run_estimators)

@@ -27,6 +27,11 @@ class StepEstimator:
 
     RELEASED: ClassVar[dict[str, Any]] = {}
 
+    @property
+    def group_wise(self) -> bool:
+        """True when the advantages of a group depend on nothing outside it: `terms` then gets a few groups a call."""
+        return False
+
     @classmethod
     def released_code(cls, **options: Any):
         """The estimator as in the authors' released code; `options` change single things."""
@@ -39,8 +44,12 @@ class StepEstimator:
     def __call__(self, batch: StepBatch) -> np.ndarray:
         """(n_steps,) float32 advantages of `batch`; steps of dropped episodes get 0 and count nowhere."""
         check_finite(batch)
-        rows = np.flatnonzero(~batch.dropped[batch.episode])
+        blocks = batch.blocks if self.group_wise else [batch]
+        return np.concatenate([self._of_kept(block) for block in blocks])
+
+    def _of_kept(self, batch: StepBatch) -> np.ndarray:
         out = np.zeros(len(batch), np.float32)
+        rows = np.flatnonzero(~batch.dropped[batch.episode])
         if len(rows) == len(batch) > 0:
             out[:] = self.terms(batch)["advantage"]
         elif len(rows):

@@ -73,6 +73,11 @@ class GiGPO(StepEstimator):
             return fold(group, observations.step)
         return cluster_similar(group, observations.step, observations.texts, self.similarity)
 
+    @property
+    def group_wise(self) -> bool:
+        """Yes."""
+        return True
+
     def terms(self, batch: StepBatch) -> dict[str, np.ndarray]:
         """The episode term and the step term with their statistics."""
         terms = episode_terms(batch, self)
@@ -90,20 +95,25 @@ class GiGPO(StepEstimator):
 
     def diagnostics(self, batch: StepBatch) -> dict[str, float]:
         """Sizes of the anchor groups."""
-        return set_sizes("anchors", self.anchors(batch))
+        return set_sizes("anchors", [self.anchors(block) for block in batch.blocks])
 
 
-def set_sizes(name: str, sets: np.ndarray) -> dict[str, float]:
+def set_sizes(name: str, blocks: list[np.ndarray]) -> dict[str, float]:
     """Share of the steps whose set has 1, 2-3, 4-7, 8-15, and 16 or more members, and the mean over steps.
 
-    sets: (n,) code of each step's set; a step in none (-1) counts as alone.
+    blocks: arrays of the code of each step's set; a step in none (-1) counts as alone.
     """
-    if len(sets) == 0:
+    size = np.concatenate([_members(sets) for sets in blocks])
+    if len(size) == 0:
         return {}
-    size = np.where(sets >= 0, np.bincount(np.maximum(sets, 0), sets >= 0)[np.maximum(sets, 0)], 1)
     edges = [1, 2, 4, 8, 16]
-    share = np.bincount(np.searchsorted(edges, size, side="right") - 1, minlength=len(edges)) / len(sets)
+    share = np.bincount(np.searchsorted(edges, size, side="right") - 1, minlength=len(edges)) / len(size)
     labels = ["singletons", "size_2_3", "size_4_7", "size_8_15", "size_16_up"]
     return {f"{name}/{label}": float(s) for label, s in zip(labels, share, strict=True)} | {
         f"{name}/mean_size": float(size.mean())
     }
+
+
+def _members(sets: np.ndarray) -> np.ndarray:
+    inside = np.maximum(sets, 0)
+    return np.where(sets >= 0, np.bincount(inside, sets >= 0)[inside], 1) if len(sets) else np.zeros(0)

@@ -55,6 +55,11 @@ class GRPO(StepEstimator):
     def __post_init__(self):
         check_episode_options("grpo", self)
 
+    @property
+    def group_wise(self) -> bool:
+        """Yes."""
+        return True
+
     def terms(self, batch: StepBatch) -> dict[str, np.ndarray]:
         """Score, group mean, group sd, advantage."""
         terms = episode_terms(batch, self)

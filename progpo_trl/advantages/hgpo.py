@@ -93,6 +93,11 @@ class HGPO(StepEstimator):
             levels.append(fold(shorter, observation))
         return levels
 
+    @property
+    def group_wise(self) -> bool:
+        """Yes."""
+        return True
+
     def terms(self, batch: StepBatch) -> dict[str, np.ndarray]:
         """Size, advantage and normalised weight of every depth, and of the base group."""
         returns = step_returns(batch, self.gamma)
@@ -134,9 +139,9 @@ class HGPO(StepEstimator):
 
     def diagnostics(self, batch: StepBatch) -> dict[str, float]:
         """Sizes of the groups at depth 0 and at the full depth."""
-        levels = self.levels(batch)
-        out = set_sizes("anchors", levels[0])
+        levels = [self.levels(block) for block in batch.blocks]
+        out = set_sizes("anchors", [level[0] for level in levels])
         if self.history_length:
-            deepest = set_sizes("anchors_full_depth", levels[-1])
+            deepest = set_sizes("anchors_full_depth", [level[-1] for level in levels])
             out |= {name: value for name, value in deepest.items() if name.endswith(("singletons", "mean_size"))}
         return out

@@ -131,7 +131,8 @@ class ProGPO(StepEstimator):
                     "computed without it (include_final_obs=False leaves it out for all)"
                 )
             score = SCORES[self.progress]
-            progress = score(batch, self.include_final_obs, self.obs_key, self.ignore_obs)
+            options = (self.include_final_obs, self.obs_key, self.ignore_obs)
+            progress = np.concatenate([score(block, *options) for block in batch.blocks])
         return apply_control(self.control, batch, progress, self.seed)
 
     def all_fail(self, batch: StepBatch) -> tuple[np.ndarray, np.ndarray, float]:

@@ -184,7 +184,7 @@ class ProxMO(StepEstimator):
         if self.aggregation == "none":
             return np.zeros(len(batch))
         if self.aggregation == "exact":
-            anchors = fold(group_codes(batch)[1], code_observations(batch, self.obs_key, self.ignore_obs).step)
+            anchors = self._anchors(batch)
             return normalise_in_sets(returns, anchors, norm=self.norm, eps=self.eps, ddof=1)[3]
         out = np.zeros(len(batch))
         for rows, local, vectors in self.candidate_sets(batch):
@@ -229,6 +229,11 @@ class ProxMO(StepEstimator):
             vectors_of = TfidfVectors(chosen, self.max_features).fitted(np.arange(len(used)), copies)
         return lambda codes, copies: vectors_of(place[codes], copies)
 
+    @property
+    def group_wise(self) -> bool:
+        """Unless TF-IDF is fitted on the batch; an embedding model is asked once, for all texts."""
+        return self.aggregation != "soft" or (self.tfidf_scope == "group" and self.embed is None)
+
     def terms(self, batch: StepBatch) -> dict[str, np.ndarray]:
         """Episode term, its modulation, return, and the step term with its baseline."""
         terms = episode_terms(batch, self)
@@ -250,12 +255,14 @@ class ProxMO(StepEstimator):
         if len(batch) == 0:
             return {}
         weight = self.modulation(batch)[2]
-        anchors = fold(group_codes(batch)[1], code_observations(batch, self.obs_key, self.ignore_obs).step)
         return {
             "proxmo/modulation_min": float(weight.min()),
             "proxmo/modulation_max": float(weight.max()),
-            **set_sizes("anchors", anchors),
+            **set_sizes("anchors", [self._anchors(block) for block in batch.blocks]),
         }
+
+    def _anchors(self, batch: StepBatch) -> np.ndarray:
+        return fold(group_codes(batch)[1], code_observations(batch, self.obs_key, self.ignore_obs).step)
 
 
 def _parts(code: np.ndarray) -> list[np.ndarray]:

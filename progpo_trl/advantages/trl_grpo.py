@@ -35,6 +35,11 @@ class TRLGRPO(StepEstimator):
         check_choice("trl_grpo", "penalty", self.penalty, ("episode", "none"))
         check_at_least("trl_grpo", "eps", self.eps, 0.0)
 
+    @property
+    def group_wise(self) -> bool:
+        """Unless the sd is that of the batch."""
+        return self.scale_rewards != "batch"
+
     def terms(self, batch: StepBatch) -> dict[str, np.ndarray]:
         """Score of the episode, group mean, the sd divided by, advantage."""
         score = batch.episode_return.astype(float)
