@@ -21,18 +21,18 @@ class TRLGRPO(StepEstimator):
 
     Source: TRL's GRPOTrainer. Differences to `GRPO`: eps 1e-4 instead of 1e-6, always over episodes, and nothing is
     known of steps. TRL has no invalid-action penalty: penalty="none" leaves it out, S[i] = R[i], as TRL would;
-    "episode" (default; the same where no action is invalid or `invalid_action_penalty` is 0) subtracts the sum of the
-    episode's penalties, so that the setting is never silently without effect.
+    "mean" (default; the same where no action is invalid or `invalid_action_penalty` is 0) subtracts the mean penalty
+    of the episode's steps, so that the setting is never silently without effect; S[i] is then the mean row score.
     Episodes that could not be scored (TRL: every reward function returned None) are left out, as in TRL.
     """
 
     scale_rewards: str = "group"
     eps: float = 1e-4
-    penalty: str = "episode"
+    penalty: str = "mean"
 
     def __post_init__(self):
         check_choice("trl_grpo", "scale_rewards", self.scale_rewards, ("group", "batch", "none"))
-        check_choice("trl_grpo", "penalty", self.penalty, ("episode", "none"))
+        check_choice("trl_grpo", "penalty", self.penalty, ("mean", "none"))
         check_at_least("trl_grpo", "eps", self.eps, 0.0)
 
     @property
@@ -43,8 +43,9 @@ class TRLGRPO(StepEstimator):
     def terms(self, batch: StepBatch) -> dict[str, np.ndarray]:
         """Score of the episode, group mean, the sd divided by, advantage."""
         score = batch.episode_return.astype(float)
-        if self.penalty == "episode":
-            score = score - np.bincount(batch.episode, batch.penalty, batch.n_episodes)
+        if self.penalty == "mean":
+            steps = np.bincount(batch.episode, minlength=batch.n_episodes)
+            score = score - np.bincount(batch.episode, batch.penalty, batch.n_episodes) / np.maximum(steps, 1)
         n_groups, code = group_codes(batch)
         first = np.unique(batch.episode, return_index=True)[1]
         members = batch.episode[first]
