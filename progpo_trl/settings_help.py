@@ -68,6 +68,7 @@ def _sections() -> None:
         print(textwrap.indent(inspect.getdoc(section_class(section, name)) or "", "  ") + "\n")
         for option, (hint, default) in section_options(section, name).items():
             note = "the default estimator" if option == "name" and name == DEFAULT_ESTIMATOR else ""
+            note = "default, or released_code: as the authors' released code" if option == "preset" else note
             _entry(f"--{section}.{option}", describe(hint), default, note)
 
 
