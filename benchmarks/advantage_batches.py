@@ -30,7 +30,7 @@ WORDS = (
 
 
 def alfworld_like(groups: int, episodes: int = 8, steps: int = 50, seed: int = 0) -> StepBatch:
-    """groups x episodes x steps steps; about a hundred distinct observations in a group, a third of groups all-fail.
+    """groups x episodes x steps steps; about a hundred distinct observations in a group, about half of the groups all-fail.
 
     Half of the room's places are opened and closed, so that a place has several texts and episodes come back to it.
     """
@@ -38,7 +38,7 @@ def alfworld_like(groups: int, episodes: int = 8, steps: int = 50, seed: int = 0
     columns = _Columns()
     for group in range(groups):
         room = _room(rng)
-        hopeless = rng.random() < 1 / 3
+        hopeless = rng.random() < 0.45
         for _ in range(episodes):
             success = not hopeless and rng.random() < 0.4
             length = rng.randint(steps // 3, steps) if success else steps

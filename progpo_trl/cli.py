@@ -38,6 +38,12 @@ def _parser(chosen: list[str]) -> argparse.ArgumentParser:
 
         verify_command.add_arguments(verify)
         verify.set_defaults(run=verify_command.run)
+    explain = commands.add_parser("explain", help="say why each step of a group of episodes got its advantage")
+    if chosen == ["explain"]:
+        from progpo_trl import explain_command
+
+        explain_command.add_arguments(explain)
+        explain.set_defaults(run=explain_command.run)
     listing = commands.add_parser("recipes", help="list the recipes that ship with the package")
     listing.set_defaults(run=_recipes)
     return parser

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+INVALID_ACTION_PENALTY = 0.1  # what an invalid action costs unless a run says otherwise (as published)
+
 
 class StopReason(StrEnum):
     """Why an episode ended. Truncation is decided here, never guessed from the last token."""
@@ -129,6 +131,37 @@ class Episode:
 _STEP_COLUMNS = ("episode", "step", "observation", "action", "reward", "penalty", "format_valid", "admissible")
 _EPISODE_COLUMNS = ("episode_group", "episode_return", "success", "dropped", "final_observation")
 BLOCK = 4096  # steps: a column of numbers is 32 KB
+
+
+def episode_from_json(record: dict[str, Any]) -> Episode:
+    """The episode of a line of episodes.jsonl; token ids are not in it.
+
+    Raises KeyError, TypeError or ValueError for what is no such line.
+    """
+    steps, advantages = [], []
+    empty = np.empty(0, np.int32)
+    for s in record["steps"]:
+        texts = {name: str(s[name]) for name in ("observation", "response", "action")}
+        flags = {name: bool(s[name]) for name in ("format_valid", "admissible")}
+        tokens = {"context_ids": empty, "completion_ids": empty, "logprobs": None}
+        steps.append(Step(reward=float(s["reward"]), **texts, **flags, **tokens))
+        advantages.append(s.get("advantage"))
+    weighed = bool(advantages) and None not in advantages
+    return Episode(
+        task_id=str(record["task_id"]),
+        task_type=str(record.get("task_type", "all")),
+        task=str(record.get("task", "")),
+        index=int(record["index"]),
+        group=int(record["group"]),
+        seed=int(record.get("seed", 0)),
+        steps=steps,
+        final_observation=record.get("final_observation"),
+        success=bool(record["success"]),
+        stop_reason=None if record.get("stop_reason") is None else StopReason(record["stop_reason"]),
+        error=record.get("error"),
+        extra_rewards={name: float(value) for name, value in record.get("extra_rewards", {}).items()},
+        advantages=np.array(advantages, np.float32) if weighed else None,
+    )
 
 
 @dataclass(frozen=True)

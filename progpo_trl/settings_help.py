@@ -85,6 +85,8 @@ def _as_yaml(value: Any) -> str:
     value = getattr(value, "value", value)
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_as_yaml(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_as_yaml(item)}" for key, item in value.items()) + "}"
     return str(value)

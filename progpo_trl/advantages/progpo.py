@@ -220,11 +220,17 @@ class ProGPO(StepEstimator):
         groups, all_fail, _ = self.all_fail(batch)
         progress = self.scores(batch)
         added, rows = self._added(batch, *self.fallback(batch, progress))
+        kept = np.flatnonzero(~batch.dropped)
+        every, code = np.unique(batch.episode_group, return_inverse=True)
+        _, mean, std, _ = group_statistics(code[kept], progress[kept], len(every), ddof=0)
+        step_group = code[batch.episode]
         return {
             **terms,
             "base advantage": np.asarray(self.base(batch), np.float32),
             "all-fail": np.isin(batch.group, groups[all_fail]),
             "progress": progress[batch.episode],
+            "progress mean": mean[step_group],
+            "progress sd": std[step_group],
             "fallback": np.where(rows, added, 0.0),
             "advantage": self(batch),
         }

@@ -214,6 +214,26 @@ class ProxMO(StepEstimator):
                 texts, place = np.unique(local[same], return_inverse=True)
                 yield rows[same], place, vectors[texts]
 
+    def nearest(self, batch: StepBatch, group: int, count: int = 3) -> dict[int, list[tuple[int, float]]]:
+        """For each step of a group (a value of batch.episode_group): the states its baseline is mostly made of.
+
+        Each is (a step that saw it first, its share of the weight, of all steps that saw it), the largest first.
+        """
+        out: dict[int, list[tuple[int, float]]] = {}
+        for rows, local, vectors in self.candidate_sets(batch):
+            if self.aggregation != "soft" or batch.group[rows[0]] != group:
+                continue
+            first = np.unique(local, return_index=True)[1]
+            copies = np.bincount(local)
+            for row, text in zip(rows.tolist(), local.tolist(), strict=True):
+                cosine = vectors @ vectors[text]
+                weight = np.exp((cosine - cosine.max()) / self.tau) if self.tau else cosine >= cosine.max() - 1e-9
+                weight = weight * (copies - (np.arange(len(copies)) == text) * self.exclude_self)
+                share = weight / max(weight.sum(), np.finfo(float).tiny)
+                best = np.argsort(-share, kind="stable")[:count]
+                out[row] = [(int(rows[first[i]]), float(share[i])) for i in best.tolist()]
+        return out
+
     def _vectors(self, code: np.ndarray, texts: list[str]) -> Vectors:
         """The function (texts of a group, copies of each) -> their vectors."""
         used, copies = np.unique(code[code >= 0], return_counts=True)

@@ -59,6 +59,6 @@ class TRLGRPO(StepEstimator):
         return {
             "score": score[batch.episode],
             "group mean": mean[code],
-            "sd": std[code],
+            "group sd": std[code],
             "advantage": advantage,
         }
