@@ -26,7 +26,7 @@ ARMS = {"grpo": ["--progress_fallback", "null"], "progpo": ["--progress_fallback
 SETTINGS = {
     "--model_name_or_path": "tiny-hard",
     "--environment.level": "hard",
-    "--learning_rate": "3e-4",
+    "--learning_rate": "6e-4",
     "--lr_scheduler_type": "constant",
     "--max_generations": "80",
     "--eval_tasks": "256",

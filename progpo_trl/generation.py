@@ -113,14 +113,16 @@ class CachedGeneration:
             uniforms = torch.from_numpy(draws).to(self.device)
         logits, length = self._prefill(list(keys), contexts)
         sampled, logprobs, live = [], [], torch.ones(len(keys), dtype=torch.bool, device=self.device)
+        going = np.ones(len(keys), bool)  # `live` on the host: read once a token, since each read waits for the device
         counts = np.zeros(len(keys), np.int64)
         while True:
             token, logprob = self._draw(logits, None if uniforms is None else uniforms[:, len(sampled)])
             sampled.append(token)
             logprobs.append(logprob)
-            counts += live.cpu().numpy()
+            counts += going
             live = live & ~torch.isin(token, self._eos)
-            if len(sampled) == max_new_tokens or not bool(live.any()):
+            going = live.cpu().numpy()
+            if len(sampled) == max_new_tokens or not going.any():
                 break
             # Rows that have ended are fed padding, which the mask turns into a hole.
             column = live[:, None].long()
@@ -130,11 +132,10 @@ class CachedGeneration:
             length = length + column[:, 0]
         ids = torch.stack(sampled, 1).cpu().numpy().astype(np.int32)
         lps = torch.stack(logprobs, 1).cpu().numpy().astype(np.float32)
-        cut = live.cpu().numpy()
         self._keys = list(keys)
         # The last sampled id of a row was never fed: it is cached with the next turn's delta.
         self._history = [np.concatenate([c, ids[i, : counts[i] - 1]]) for i, c in enumerate(contexts)]
-        return [TurnOutput(ids[i, :n].copy(), lps[i, :n].copy(), bool(cut[i])) for i, n in enumerate(counts)]
+        return [TurnOutput(ids[i, :n].copy(), lps[i, :n].copy(), bool(going[i])) for i, n in enumerate(counts)]
 
     def _draw(self, logits: torch.Tensor, uniform: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """One token per row by inverse transform sampling, and its log-probability; both (rows,)."""

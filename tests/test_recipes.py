@@ -9,7 +9,7 @@ import pytest
 from progpo_trl.settings import RECIPES, find_recipe, load_recipe, parse, recipes, summary
 
 NAMES = recipes()
-ALFWORLD = [name for name in NAMES if name.startswith("alfworld/")]
+PUBLISHED = [name for name in NAMES if name.startswith("alfworld/qwen")]
 SECTIONS = ["Model", "Environment", "Rollout", "Advantage", "Training", "Logging and publishing"]
 # A recipe for GPUs on the machine that runs the tests: what the machine lacks, and nothing else.
 ON_CPU = ["--use_cpu", "--bf16", "false", "--report_to", "none"]
@@ -41,7 +41,7 @@ def test_the_header_and_the_sections_are_the_manual(name):
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4, 8])
-@pytest.mark.parametrize("name", ALFWORLD)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_150_published_iterations_are_150_generations_on_any_number_of_processes(name, processes, monkeypatch):
     # Not WORLD_SIZE itself, at which accelerate would look for the other processes.
     monkeypatch.setattr("progpo_trl.config._world_size", lambda: processes)
@@ -55,7 +55,7 @@ def test_150_published_iterations_are_150_generations_on_any_number_of_processes
     assert (args.save_strategy, args.eval_strategy) == ("steps", "steps")
 
 
-@pytest.mark.parametrize("name", ALFWORLD)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_published_settings(name):
     script, args, model = parsed(name)
     assert script.environment["max_steps"] == 50
@@ -90,7 +90,7 @@ def test_runs_do_not_overwrite_each_other(name):
 
 def test_quickstart_is_what_its_header_says():
     script, args, model = parsed("quickstart")
-    assert (args.max_steps, args.per_device_train_batch_size, args.steps_per_generation) == (80, 64, 1)
+    assert (args.max_steps, args.per_device_train_batch_size, args.steps_per_generation) == (120, 64, 1)
     assert (args.eval_tasks, args.eval_temperature, args.temperature) == (128, 1.0, 1.0)
     assert model.model_name_or_path == "tiny"
     assert script.evaluate_around_training

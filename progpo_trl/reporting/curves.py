@@ -38,11 +38,13 @@ def learning_curve(log_history: Sequence[Mapping[str, Any]], path: Path, facts: 
         errors = [[rate["rate"] - rate["low"]], [rate["high"] - rate["rate"]]]
         label = f"{rate['n']} held-out games, 95 % interval" if key == "success_before" else None
         axes.errorbar([x], [rate["rate"]], yerr=errors, fmt="o", color="black", capsize=4, label=label, zorder=5)
-        axes.annotate(f"{rate['rate']:.0%}", (x, rate["rate"]), textcoords="offset points", xytext=(8, 8))
+        # beside its point, on the side where the axes are
+        side = {"xytext": (8, 8), "ha": "left"} if x == 0 else {"xytext": (-8, 8), "ha": "right"}
+        axes.annotate(f"{rate['rate']:.0%}", (x, rate["rate"]), textcoords="offset points", weight="bold", **side)
     axes.set(xlabel="update", ylabel="share", ylim=(-0.02, 1.02), title=title)
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize="small")
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=120)
 
 
 def _smooth(values: np.ndarray, width: int = 5) -> np.ndarray:

@@ -25,12 +25,14 @@ from progpo_trl.tiny_policy.warm_start import Phase, TraceEncoder, batches, fit,
 # Other games than the default ones, so that the policy is not warm-started on what it is trained on later.
 GAME_SEED = 1
 N_GAMES = 100_000
+# Slightly larger rooms than the quickstart's, so that there is something left to learn there.
+DIALS = {"easy": {"n_receptacles": 6, "closed_share": 0.34, "max_steps": 14}}
 SMALL = ("easy", "easy", "medium", "hard")
 
 # name -> (where it starts from, how it is trained). Learning from very noisy play alone fails, so the expert comes
 # first and the noise after it; the noisier the play, the lower the success rate it leaves.
 STAGES: dict[str, tuple[str | None, Phase]] = {
-    "expert": (None, Phase(0.8, 0.05, 1500, 8, 5e-3, 0.5, SMALL)),
+    "expert": (None, Phase(0.8, 0.05, 2400, 8, 5e-3, 0.5, SMALL)),
     "base": ("expert", Phase(0.5, 0.1, 500, 8, 2e-3, 0.2, SMALL)),
     "base-hard": ("base", Phase(0.35, 0.1, 300, 8, 1e-3, 0.2, SMALL)),
 }
@@ -68,7 +70,10 @@ def make(out: Path, *, seed: int = 0, scale: float = 1.0, corpus_episodes: int =
 
     torch.set_num_threads(1)  # more threads would change the order of summation, and with it the bytes
     started = time.time()
-    tasks = {level: GeneratedAlfworldTasks(level, game_seed=GAME_SEED, n_train=N_GAMES) for level in LEVELS}
+    tasks = {
+        level: GeneratedAlfworldTasks(level, game_seed=GAME_SEED, n_train=N_GAMES, **DIALS.get(level, {}))
+        for level in LEVELS
+    }
     tokenizer = build_tokenizer(corpus(tasks, seed, corpus_episodes), rooms.kinds())
     encoder = TraceEncoder(tokenizer)
     pad = tokenizer.convert_tokens_to_ids(PAD)

@@ -43,7 +43,7 @@ class Level:
 
 LEVELS: dict[str, Level] = {
     # The quickstart's: find a thing, put it somewhere else.
-    "easy": Level(Dials(6, 4, 0.34, 0.3, ("pick_and_place_simple",)), 14),
+    "easy": Level(Dials(5, 4, 0.4, 0.3, ("pick_and_place_simple",)), 12),
     "medium": Level(Dials(8, 6, 0.25, 0.5, rooms.TASK_TYPES), 20),
     # For comparing methods where nearly every group fails: several sub-goals, mostly hidden.
     "hard": Level(
