@@ -30,7 +30,7 @@ WORDS = (
 
 
 def alfworld_like(groups: int, episodes: int = 8, steps: int = 50, seed: int = 0) -> StepBatch:
-    """groups x episodes x steps steps; about a hundred distinct observations in a group, about half of the groups all-fail.
+    """groups x episodes x steps steps; some ninety distinct observations in a group; half of the groups all-fail.
 
     Half of the room's places are opened and closed, so that a place has several texts and episodes come back to it.
     """
