@@ -83,7 +83,7 @@ BATCHES = {
     "5,000 distinct, one group": lambda: all_distinct(5000, pages=False),
     "5,000 distinct of 2-4 KB, one group": lambda: all_distinct(5000, pages=True),
 }
-WALL, WALL_SIMILARITY, RSS = 10.0, 60.0, 1024.0
+SECONDS, SECONDS_SIMILARITY, MEGABYTES = 10.0, 60.0, 1024.0
 
 
 def cpu_seconds(work: Callable[[StepBatch], object], batch: StepBatch, repeats: int) -> list[float]:
@@ -175,8 +175,8 @@ def sizes(verdict: Verdicts) -> None:
         print(f"\n{batch + '; own process':44}{'CPU s':>9}  {'limit':15}{'peak MB':>9}  limit")
         for name in EVERY:
             seconds, memory = measure_alone(batch, name)
-            limit = WALL_SIMILARITY if "similarity" in name else WALL
-            print(f"  {name:42}{seconds:9.2f}  {verdict(seconds, limit):15}{memory:9.0f}  {verdict(memory, RSS)}")
+            limit = SECONDS_SIMILARITY if "similarity" in name else SECONDS
+            print(f"  {name:42}{seconds:9.2f}  {verdict(seconds, limit):15}{memory:9.0f}  {verdict(memory, MEGABYTES)}")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -22,10 +22,12 @@ PRESETS = ("default", "released_code")
 class StepEstimator:
     """What the estimators of this package share: one writes `terms()`, the rest follows.
 
-    RELEASED: the options with which it computes what the authors' released code computes; empty where the defaults do.
+    RELEASED: the options with which it computes what the authors' released code computes; empty where the defaults
+    do. PAPER: its arXiv number, for the model card.
     """
 
     RELEASED: ClassVar[dict[str, Any]] = {}
+    PAPER: ClassVar[str | None] = None
 
     @property
     def group_wise(self) -> bool:

@@ -53,6 +53,7 @@ class GiGPO(StepEstimator):
     obs_key: str | Callable | None = None
     ignore_obs: tuple[str, ...] = ()
 
+    PAPER: ClassVar[str] = "2505.10978"
     RELEASED: ClassVar[dict[str, Any]] = {"stats": "steps", "singleton": "raw", "zero_spread_guard": False}
 
     def __post_init__(self):

@@ -65,6 +65,7 @@ class HGPO(StepEstimator):
     obs_key: str | Callable | None = None
     ignore_obs: tuple[str, ...] = ()
 
+    PAPER: ClassVar[str] = "2602.22817"
     RELEASED: ClassVar[dict[str, Any]] = {"stats": "steps", "singleton": "raw", "zero_spread_guard": False}
 
     def __post_init__(self):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from progpo_trl.advantages.base import (
     StepEstimator,
     check_at_least,
     check_choice,
+    check_finite,
     check_flag,
     check_whole,
     group_statistics,
@@ -76,6 +78,8 @@ class ProGPO(StepEstimator):
     obs_key: str | Callable | None = None
     ignore_obs: tuple[str, ...] = ()
 
+    PAPER: ClassVar[str] = "2607.22724"
+
     def __post_init__(self):
         if not callable(self.base):
             raise ValueError(f"progpo: base must be an estimator (a callable), got {self.base!r}")
@@ -101,6 +105,7 @@ class ProGPO(StepEstimator):
 
     def __call__(self, batch: StepBatch) -> np.ndarray:
         """(n_steps,) float32 advantages of `batch`."""
+        check_finite(batch)  # the base may be a function that does not
         advantage = np.asarray(self.base(batch), np.float32)
         if len(batch) == 0:
             return advantage

@@ -90,6 +90,7 @@ class ProxMO(StepEstimator):
     obs_key: str | Callable | None = None
     ignore_obs: tuple[str, ...] = ()
 
+    PAPER: ClassVar[str] = "2602.19225"
     RELEASED: ClassVar[dict[str, Any]] = {
         "psc_form": "power",
         "psc_range": 0.05,

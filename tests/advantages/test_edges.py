@@ -186,7 +186,7 @@ def test_rewards_that_are_not_finite_name_the_episode(value):
         batch_of([episode(0, "ab"), episode(3, "ab", value)])
 
 
-@each(OURS)
+@each({**OURS, "progpo on a function": ProGPO(ESTIMATORS["own function"])})
 @pytest.mark.parametrize("column", ["reward", "penalty", "episode_return"])
 def test_estimators_refuse_values_that_are_not_finite(estimator, column):
     batch = batch_of([episode(0, "ab"), episode(3, "ab")])
