@@ -176,7 +176,8 @@ def sizes(verdict: Verdicts) -> None:
         for name in EVERY:
             seconds, memory = measure_alone(batch, name)
             limit = SECONDS_SIMILARITY if "similarity" in name else SECONDS
-            print(f"  {name:42}{seconds:9.2f}  {verdict(seconds, limit):15}{memory:9.0f}  {verdict(memory, MEGABYTES)}")
+            met = verdict(memory, MEGABYTES)
+            print(f"  {name:42}{seconds:9.2f}  {verdict(seconds, limit):15}{memory:9.0f}  {met}")
 
 
 def main(argv: list[str] | None = None) -> int:
