@@ -6,8 +6,10 @@ returns for each, so that the gradient is that of one pass over all rows of all 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 import trl.trainer.utils
 
@@ -86,6 +88,14 @@ def used_columns(prompt_mask: torch.Tensor, completion_mask: torch.Tensor) -> tu
     first = int(used.int().argmax()) if bool(used.any()) else prompt_mask.size(1) - 1
     columns = torch.arange(1, completion_mask.size(1) + 1, device=completion_mask.device)
     return first, max(1, int((completion_mask.any(0) * columns).max()))
+
+
+def per_token(values: Sequence[np.ndarray], width: int) -> torch.Tensor:
+    """(len(values), width) float32 with each array at the start of its row and zeros after it."""
+    out = torch.zeros(len(values), width)
+    for i, row in enumerate(values):
+        out[i, : len(row)] = torch.from_numpy(row)
+    return out
 
 
 def take_rows(inputs: dict, index: torch.Tensor) -> dict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -84,6 +85,17 @@ def padding_row(token_id: int) -> Row:
     """A row without any weight: it makes counts equal across processes and update slices."""
     ids = np.array([token_id], np.int32)
     return Row(ids, ids, np.zeros(1, np.int64), np.zeros(1, np.float32), np.zeros(1, np.float32), -1, real=False)
+
+
+def rollout_output(rows: Sequence[Row]) -> dict[str, Any]:
+    """`rows` in the form of a TRL rollout function's result. Log-probabilities only where every real row has them."""
+    known = all(row.logprobs is not None for row in rows if row.real)
+    return {
+        "prompt_ids": [row.prompt_ids.tolist() for row in rows],
+        "completion_ids": [row.completion_ids.tolist() for row in rows],
+        "logprobs": [row.logprobs.tolist() for row in rows] if known else None,
+        "env_mask": [row.mask.tolist() for row in rows],
+    }
 
 
 def padded_count(counts: Sequence[int], *, slices: int, group: int) -> int:

@@ -22,14 +22,15 @@ from trl.models import unwrap_model_for_generation
 from progpo_trl.advantages import Estimator, make_estimator
 from progpo_trl.config import MultiTurnGRPOConfig
 from progpo_trl.contexts import FullContext, PromptTemplate, WindowContext
-from progpo_trl.environments.base import EnvironmentTasks, TaskSet
+from progpo_trl.environments.base import TaskSet
 from progpo_trl.episodes import Episode, StepBatch, StopReason
 from progpo_trl.generation import CachedGeneration, Sampling, TRLGeneration, episode_stream
-from progpo_trl.losses import length_order, loss_scale, score_sampled_tokens, take_rows, used_columns
+from progpo_trl.losses import length_order, loss_scale, per_token, score_sampled_tokens, take_rows, used_columns
 from progpo_trl.metrics import episode_metrics
 from progpo_trl.reporting.rollout_log import RolloutLog
 from progpo_trl.rollout import RolloutClock, play
-from progpo_trl.rows import Row, episode_rows, padded_count, padding_row
+from progpo_trl.rows import Row, episode_rows, padded_count, padding_row, rollout_output
+from progpo_trl.tasks import check_enough_tasks, evaluation_ids, task_ids, task_set
 
 # TRL warns at every construction that rollout_func is experimental; here it is an internal detail.
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -89,11 +90,11 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
                 "environment= is required: a TaskSet, or an Environment class together with train_dataset=task ids"
             )
         args = args or MultiTurnGRPOConfig(output_dir="runs/multi-turn-grpo")
-        self.tasks = _task_set(environment, train_dataset, eval_dataset)
+        self.tasks = task_set(environment, train_dataset, eval_dataset)
         self.advantage = advantage if callable(advantage) else make_estimator(advantage)
-        train_ids = _task_ids(train_dataset, self.tasks, "train")
-        self.eval_task_ids = _eval_ids(eval_dataset, self.tasks)[: args.eval_tasks]
-        _check_enough_tasks(train_ids, args)
+        train_ids = task_ids(train_dataset, self.tasks, "train")
+        self.eval_task_ids = evaluation_ids(eval_dataset, self.tasks)[: args.eval_tasks]
+        check_enough_tasks(train_ids, args.generation_batch_size // args.num_generations)
         self._rows: list[Row] | None = None
         self._chunk_mask: torch.Tensor | None = None
         self._real_rows = 0
@@ -113,7 +114,7 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
             optimizers=optimizers,
             quantization_config=quantization_config,
             peft_config=peft_config,
-            rollout_func=_prepared_rows,
+            rollout_func=lambda prompts, trainer: rollout_output(trainer._rows),
         )
         if self.aux_loss_enabled:
             raise ValueError(
@@ -306,11 +307,9 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         finally:
             self._rows = None
         with self.rollout_log.clock.phase("rows"):
-            per_token = torch.zeros(len(rows), out["completion_ids"].size(1))
-            for i, row in enumerate(rows):
-                per_token[i, : len(row.advantages)] = torch.from_numpy(row.advantages)
-            out["advantages"] = per_token.to(out["completion_ids"].device)
-            out["num_rows_in_batch"] = torch.tensor(float(self._real_rows), device=out["completion_ids"].device)
+            ids = out["completion_ids"]
+            out["advantages"] = per_token([row.advantages for row in rows], ids.size(1)).to(ids.device)
+            out["num_rows_in_batch"] = torch.tensor(float(self._real_rows), device=ids.device)
         with self.rollout_log.clock.phase("metrics"):
             self.rollout_log.training_batch(everyone, batch, advantages, rewards, self._real_rows)
         return out
@@ -389,7 +388,7 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
             if self._chunk_mask is not None:
                 scored = score_sampled_tokens(model, input_ids, attention_mask, self._chunk_mask, logits_to_keep)
                 return *scored, None
-            sampled = self._sampled_mask(logits_to_keep, input_ids.device)
+            sampled = per_token([row.mask for row in self._rows], logits_to_keep).to(input_ids.device)
             prompt = input_ids.size(1) - logits_to_keep
             logps = torch.zeros(len(input_ids), logits_to_keep, device=input_ids.device)
             order = length_order(attention_mask[:, :prompt], attention_mask[:, prompt:])
@@ -400,13 +399,6 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
                 ids, seen = input_ids[index][:, used], sampled[index, :length]
                 logps[index, :length] = score_sampled_tokens(model, ids, mask[:, used], seen, length)[0].float()
         return logps, None, None
-
-    def _sampled_mask(self, width: int, device) -> torch.Tensor:
-        """(rows, width) of the rows being scored: 1 on sampled tokens."""
-        sampled = torch.zeros(len(self._rows), width, dtype=torch.long)
-        for i, row in enumerate(self._rows):
-            sampled[i, : len(row.mask)] = torch.from_numpy(row.mask)
-        return sampled.to(device)
 
     def _rows_per_forward(self) -> int:
         return self.args.rows_per_forward or self.args.per_device_train_batch_size
@@ -477,8 +469,8 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
         """Play the panel once and log `eval_success`, `eval_success/<task type>`, `eval_steps` and so on."""
-        task_ids = None if eval_dataset is None else _task_ids(eval_dataset, self.tasks, "eval")
-        episodes = self.evaluate_panel(task_ids)
+        panel = None if eval_dataset is None else task_ids(eval_dataset, self.tasks, "eval")
+        episodes = self.evaluate_panel(panel)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in episode_metrics(episodes).items()}
         training = self.model.training
         # TRL's log() flushes the metrics of the mode it reads off the model.
@@ -495,58 +487,3 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         if paper := getattr(self.advantage, "PAPER", None):
             self._paper = {"title": type(self.advantage).__name__, "id": paper, "citation": None}
         super().create_model_card(*args, **kwargs)
-
-
-def _prepared_rows(prompts, trainer: MultiTurnGRPOTrainer) -> dict[str, Any]:
-    """The `rollout_func` TRL calls: the rows are ready by then."""
-    rows = trainer._rows
-    known = all(row.logprobs is not None for row in rows if row.real)
-    return {
-        "prompt_ids": [row.prompt_ids.tolist() for row in rows],
-        "completion_ids": [row.completion_ids.tolist() for row in rows],
-        "logprobs": [row.logprobs.tolist() for row in rows] if known else None,
-        "env_mask": [row.mask.tolist() for row in rows],
-    }
-
-
-def _task_set(environment, train_dataset, eval_dataset) -> TaskSet:
-    if isinstance(environment, TaskSet):
-        return environment
-    if not callable(environment):
-        raise TypeError(f"environment must be a TaskSet or a callable that makes an Environment, got {environment!r}")
-    if train_dataset is None:
-        raise ValueError("train_dataset (task ids) is required with an Environment class; a TaskSet brings its own")
-    splits = {"train": _column(train_dataset)}
-    if eval_dataset is not None:
-        splits["eval"] = _column(eval_dataset)
-    return EnvironmentTasks(environment, splits)
-
-
-def _column(dataset) -> list[str]:
-    if isinstance(dataset, Dataset):
-        if "task_id" not in dataset.column_names:
-            raise ValueError(f"the dataset needs a column 'task_id'; it has {dataset.column_names}")
-        return [str(i) for i in dataset["task_id"]]
-    return [str(i) for i in dataset]
-
-
-def _task_ids(dataset, tasks: TaskSet, split: str) -> list[str]:
-    return list(tasks.task_ids(split)) if dataset is None else _column(dataset)
-
-
-def _eval_ids(dataset, tasks: TaskSet) -> list[str]:
-    if dataset is not None:
-        return _column(dataset)
-    for split in ("eval", "valid_seen", "valid_unseen"):
-        with contextlib.suppress(KeyError):
-            return list(tasks.task_ids(split))
-    return []
-
-
-def _check_enough_tasks(train_ids: Sequence[str], args: MultiTurnGRPOConfig) -> None:
-    groups = args.generation_batch_size // args.num_generations
-    if len(train_ids) < groups:
-        raise ValueError(
-            f"{len(train_ids)} training task(s) cannot fill a generation of {groups} groups; add tasks or lower "
-            "groups_per_generation (or the batch size)"
-        )
