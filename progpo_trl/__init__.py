@@ -12,6 +12,10 @@ _LAZY = {
     "MultiTurnGRPOTrainer": "progpo_trl.trainer",
     "MultiTurnGRPOConfig": "progpo_trl.config",
     "GRPO": "progpo_trl.advantages",
+    "TRLGRPO": "progpo_trl.advantages",
+    "GiGPO": "progpo_trl.advantages",
+    "HGPO": "progpo_trl.advantages",
+    "ProxMO": "progpo_trl.advantages",
     "ProGPO": "progpo_trl.advantages",
     "Episode": "progpo_trl.episodes",
     "Step": "progpo_trl.episodes",
@@ -27,7 +31,7 @@ _LAZY = {
 __all__ = ["__version__", *_LAZY]
 
 if TYPE_CHECKING:
-    from progpo_trl.advantages import GRPO, ProGPO
+    from progpo_trl.advantages import GRPO, HGPO, TRLGRPO, GiGPO, ProGPO, ProxMO
     from progpo_trl.config import MultiTurnGRPOConfig
     from progpo_trl.environments import Environment, Observation, StepResult, TaskSet, load_environment
     from progpo_trl.episodes import Episode, Step, StepBatch, StopReason

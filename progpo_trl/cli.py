@@ -30,12 +30,20 @@ def _parser(chosen: list[str]) -> argparse.ArgumentParser:
         help="train an agent: progpo train --config RECIPE [--name value ...]",
         add_help=False,
     )
-    verify = commands.add_parser("verify", help="check an environment engine and your data against recorded games")
+    verify = commands.add_parser(
+        "verify", help="check environments, data and estimators against recordings of the reference software"
+    )
     if chosen == ["verify"]:
         from progpo_trl import verify as verify_command
 
         verify_command.add_arguments(verify)
         verify.set_defaults(run=verify_command.run)
+    explain = commands.add_parser("explain", help="say why each step of a group of episodes got its advantage")
+    if chosen == ["explain"]:
+        from progpo_trl import explain_command
+
+        explain_command.add_arguments(explain)
+        explain.set_defaults(run=explain_command.run)
     listing = commands.add_parser("recipes", help="list the recipes that ship with the package")
     listing.set_defaults(run=_recipes)
     return parser

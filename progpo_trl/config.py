@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from transformers.trainer_utils import IntervalStrategy
 from trl import GRPOConfig
 
+from progpo_trl.episodes import INVALID_ACTION_PENALTY
+
 # Loss types whose gradient is proven equal to an independent reference for uneven rows (tests/test_gradients.py).
 PROVEN_LOSSES = ("dapo", "grpo", "bnpo", "dr_grpo")
 
@@ -84,7 +86,8 @@ class MultiTurnGRPOConfig(GRPOConfig):
 
     # Advantage
     invalid_action_penalty: float = field(
-        default=0.1, metadata={"help": "Subtracted from the score of a step whose action is invalid (as published)."}
+        default=INVALID_ACTION_PENALTY,
+        metadata={"help": "Subtracted from the score of a step whose action is invalid (as published)."},
     )
     invalid_action: str = field(
         default="format",

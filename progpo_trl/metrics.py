@@ -56,21 +56,39 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def group_metrics(batch: StepBatch, advantages: np.ndarray) -> dict[str, float]:
-    """All-fail and all-success groups (by the success flag), coverage, and how many steps carry an advantage."""
+    """All-fail and all-success groups (by the success flag), coverage, and how many steps carry an advantage.
+
+    coverage/return_correlation is the mean over groups of Spearman's correlation of coverage with return, where both
+    differ; without such a group it is missing. coverage/group_std is what ProGPO's fallback divides by.
+    """
     kept = ~batch.dropped
     groups, code = np.unique(batch.episode_group[kept], return_inverse=True)
     if len(groups) == 0:
         return {}
     share = np.bincount(code, batch.success[kept]) / np.bincount(code)
-    progress = coverage(batch)[kept]
-    return {
+    progress = np.concatenate([coverage(block) for block in batch.blocks])[kept]
+    returns = batch.episode_return[kept]
+    members = [np.flatnonzero(code == group) for group in range(len(groups))]
+    correlations = [c for m in members if (c := rank_correlation(progress[m], returns[m])) is not None]
+    out = {"coverage/return_correlation": float(np.mean(correlations))} if correlations else {}
+    return out | {
         "groups/all_fail": float((share == 0).mean()),
         "groups/all_success": float((share == 1).mean()),
         "coverage/mean": float(progress.mean()),
         "coverage/std": float(progress.std()),
+        "coverage/group_std": float(np.mean([progress[m].std() for m in members])),
         "advantages/nonzero_steps": float((advantages != 0).mean()) if len(advantages) else 0.0,
         "advantages/abs_mean": float(np.abs(advantages).mean()) if len(advantages) else 0.0,
     }
+
+
+def rank_correlation(first: np.ndarray, second: np.ndarray) -> float | None:
+    """Spearman's rank correlation, ties with their mean rank; None where either is constant."""
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
+        return None
+    from scipy.stats import rankdata
+
+    return float(np.corrcoef(rankdata(first), rankdata(second))[0, 1])
 
 
 def response_lengths(episodes: Sequence[Episode]) -> tuple[np.ndarray, np.ndarray]:

@@ -68,6 +68,7 @@ def _sections() -> None:
         print(textwrap.indent(inspect.getdoc(section_class(section, name)) or "", "  ") + "\n")
         for option, (hint, default) in section_options(section, name).items():
             note = "the default estimator" if option == "name" and name == DEFAULT_ESTIMATOR else ""
+            note = "default, or released_code: as the authors' released code" if option == "preset" else note
             _entry(f"--{section}.{option}", describe(hint), default, note)
 
 
@@ -84,6 +85,8 @@ def _as_yaml(value: Any) -> str:
     value = getattr(value, "value", value)
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_as_yaml(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_as_yaml(item)}" for key, item in value.items()) + "}"
     return str(value)

@@ -58,6 +58,8 @@ def section_options(section: str, name: str | None) -> dict[str, tuple[Any, Any]
     cls = section_class(section, name)
     if cls is None:
         return options
+    if section == "advantage":
+        options["preset"] = (str, "default")
     hints = get_type_hints(cls.__init__)
     for parameter in inspect.signature(cls).parameters.values():
         # `base` of ProGPO is the estimator of the section `advantage`.
@@ -87,13 +89,23 @@ def convert_section(section: str, setting: Setting) -> dict[str, Any] | None:
         raise setting.fail(section, f"needs {', '.join(missing)}")
     if section != "environment":  # an environment reads files when it is made; an estimator only checks its options
         try:
-            section_class(section, chosen)(**{key: value for key, value in values.items() if key != "name"})
+            _make(section, chosen, values)
         except ValueError as error:
             # Name the option's own place when the message names the option.
             words = re.findall(r"\w+", str(error))
             culprit = next((child for key, child in setting.children.items() if key in words), setting)
             raise culprit.fail(section, str(error)) from None
     return values
+
+
+def _make(section: str, chosen: str | None, values: dict[str, Any]) -> None:
+    """Make the estimator of a section once, for its checks."""
+    from progpo_trl.advantages import make_estimator
+
+    if section == "advantage":
+        make_estimator({"name": chosen, **values})
+    else:
+        make_estimator(None, values)
 
 
 def _chosen_name(section: str, setting: Setting) -> str | None:

@@ -291,6 +291,7 @@ def describe(hint: Any) -> str:
         Path: "a path",
         dict: "a mapping",
         collections.abc.Mapping: "a mapping",
+        collections.abc.Callable: "a function",
         Any: "any value",
         types.NoneType: "null",
     }

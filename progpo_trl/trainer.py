@@ -19,7 +19,7 @@ from datasets import Dataset
 from trl import GRPOTrainer
 from trl.models import unwrap_model_for_generation
 
-from progpo_trl.advantages import Estimator, ProGPO, make_estimator
+from progpo_trl.advantages import Estimator, make_estimator
 from progpo_trl.config import MultiTurnGRPOConfig
 from progpo_trl.contexts import FullContext, PromptTemplate, WindowContext
 from progpo_trl.environments.base import TaskSet
@@ -484,6 +484,6 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
 
     def create_model_card(self, *args, **kwargs) -> None:
         """TRL's card, citing the method that was used."""
-        if isinstance(self.advantage, ProGPO):
-            self._paper = {"title": "ProGPO", "id": "2607.22724", "citation": None}
+        if paper := getattr(self.advantage, "PAPER", None):
+            self._paper = {"title": type(self.advantage).__name__, "id": paper, "citation": None}
         super().create_model_card(*args, **kwargs)

@@ -2,6 +2,7 @@
 
 `progpo verify alfworld --games PATH --transcripts FILE` replays recorded games of the real ALFWorld engine in ours and
 compares every word: feedback, admissible commands, won, score and done, of the reset and of each step.
+`progpo verify estimators FILE` holds the advantage estimators to numbers of the public reference implementations.
 """
 
 from __future__ import annotations
@@ -187,6 +188,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="step limit of the recording (default: %(default)s)",
     )
+    estimators = commands.add_parser(
+        "estimators",
+        help="run the cases of a golden file through the advantage estimators",
+        description="Run every case of a golden file through the advantage estimators and compare with its numbers "
+        "(rtol 1e-4, atol 1e-5 or the case's own). The last line is `passed: N/N, worst difference X`, X the largest "
+        "|ours - expected| / max(1, |expected|). Exit status: 0 all passed, 1 a case failed, 2 the file is no use.",
+    )
+    estimators.add_argument("file", metavar="FILE", help="the golden file: JSON with batches and cases")
+    estimators.set_defaults(verify=_run_estimators)
+    alfworld.set_defaults(verify=_run_alfworld)
 
 
 def _positive(text: str) -> int:
@@ -198,12 +209,30 @@ def _positive(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Do what `add_arguments` parsed; returns the exit status."""
+    from progpo_trl.verify_estimators import GoldenError
+
     try:
-        report = verify_alfworld(args.games, args.transcripts, max_steps=args.max_steps)
-    except (TranscriptError, GameFileError) as error:
+        return args.verify(args)
+    except (TranscriptError, GameFileError, GoldenError) as error:
         print(f"progpo verify: {error}", file=sys.stderr)
         return 2
+
+
+def _run_alfworld(args: argparse.Namespace) -> int:
+    report = verify_alfworld(args.games, args.transcripts, max_steps=args.max_steps)
     if report.first:
         print(report.first)
     print(report)
     return 1 if report.first else 0
+
+
+def _run_estimators(args: argparse.Namespace) -> int:
+    from progpo_trl.verify_estimators import verify_estimators
+
+    results = verify_estimators(args.file)
+    failed = [result for result in results if not result.passed]
+    for result in failed:
+        print(f"failed: {result.name}: {result.worst.quantity} differs by {result.worst.difference:.3g}")
+    worst = max(result.worst.difference for result in results)
+    print(f"passed: {len(results) - len(failed)}/{len(results)}, worst difference {worst:.3g}")
+    return 1 if failed else 0

@@ -21,8 +21,28 @@ def parsed(name: str, *words: str):
 
 def test_the_recipes_there_should_be():
     models = ("qwen2.5-1.5b-instruct", "qwen2.5-7b-instruct")
-    methods = ("grpo", "progpo", "grpo-lora", "progpo-lora")
-    assert {"quickstart", *(f"alfworld/{model}/{method}" for model in models for method in methods)} <= set(NAMES)
+    methods = ("grpo", "progpo", "gigpo", "hgpo", "proxmo", "progpo-gigpo", "progpo-hgpo")
+    published = {f"alfworld/{model}/{method}{how}" for model in models for method in methods for how in ("", "-lora")}
+    assert {"quickstart", *published, "alfworld/qwen2.5-7b-instruct/progpo-gigpo-qlora"} <= set(NAMES)
+
+
+def is_hgpo(name: str) -> bool:
+    """HGPO's scripts train a little longer, on longer prompts."""
+    return "hgpo" in name.split("/")[-1]
+
+
+ESTIMATORS = {
+    "grpo": {"name": "grpo", "stats": "steps"},
+    "gigpo": {"name": "gigpo", "stats": "steps", "norm": "mean_std", "w": 1.0, "gamma": 0.95},
+    "hgpo": {"name": "hgpo", "history_length": 2, "norm": "mean_std", "weight_offset": 1.0, "gamma": 0.95},
+    "proxmo": {"name": "proxmo", "preset": "released_code", "w": 1.0, "gamma": 0.95, "tau": 0.1},
+}
+
+
+def base_of(name: str) -> str:
+    """The base estimator that a recipe's file name promises."""
+    words = [word for word in name.split("/")[-1].split("-") if word in ESTIMATORS]
+    return words[0] if words else "grpo"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -42,12 +62,12 @@ def test_the_header_and_the_sections_are_the_manual(name):
 
 @pytest.mark.parametrize("processes", [1, 2, 4, 8])
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_150_published_iterations_are_150_generations_on_any_number_of_processes(name, processes, monkeypatch):
+def test_published_iterations_are_generations_on_any_number_of_processes(name, processes, monkeypatch):
     # Not WORLD_SIZE itself, at which accelerate would look for the other processes.
     monkeypatch.setattr("progpo_trl.config._world_size", lambda: processes)
     _, args, _ = parsed(name)
     generation = args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
-    assert args.max_steps == 150 * generation
+    assert args.max_steps == (160 if is_hgpo(name) else 150) * generation
     assert args.per_device_train_batch_size * args.steps_per_generation * processes == 16 * 8
     assert args.save_steps % generation == 0
     assert args.eval_steps % generation == 0
@@ -65,14 +85,14 @@ def test_published_settings(name):
     assert (args.context, args.history, args.max_context_length, args.max_completion_length) == (
         "window",
         2,
-        2048,
+        4096 if is_hgpo(name) else 2048,
         512,
     )
     assert (args.beta, args.epsilon, args.epsilon_high) == (0.01, 0.2, None)
     assert (args.temperature, args.eval_temperature) == (1.0, 0.4)
     assert (args.invalid_action_penalty, args.invalid_action) == (0.1, "format")
     assert (args.loss_type, args.lr_scheduler_type) == ("dapo", "constant")
-    assert script.advantage == {"name": "grpo", "stats": "steps"}
+    assert script.advantage == ESTIMATORS[base_of(name)]
     assert script.progress_fallback == ({"lambda_aux": 0.3} if "progpo" in name else None)
     assert model.model_name_or_path.lower() == f"qwen/{name.split('/')[1]}"
     lora = name.endswith("lora")
@@ -80,6 +100,23 @@ def test_published_settings(name):
     assert args.learning_rate == (1e-5 if lora else 1e-6)
     if lora:
         assert (model.lora_target_modules, model.lora_dropout) == ("all-linear", 0.0)
+    assert model.load_in_4bit is name.endswith("qlora")
+    assert args.use_vllm is not name.endswith("qlora")
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if base_of(name) != "grpo" or "progpo" in name])
+def test_ablations_of_the_header_are_settings(name):
+    """Each changes the estimator that is made, and nothing else."""
+    from progpo_trl.advantages import make_estimator
+
+    header = find_recipe(name).read_text(encoding="utf-8").partition("\n\n")[0].partition("# Ablations")[2]
+    ablations = re.findall(r"^#   ((?:--\S+ \S+ ?)+) +\S", header, re.MULTILINE)
+    assert len(ablations) >= 4
+    script, _, _ = parsed(name)
+    plain = make_estimator(script.advantage, script.progress_fallback)
+    for words in ablations:
+        script, _, _ = parsed(name, *words.split())
+        assert make_estimator(script.advantage, script.progress_fallback) != plain, words
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -123,6 +160,8 @@ def test_every_recipe_runs_for_two_steps_with_the_tiny_policy(name, tmp_path):
         "--eval_tasks", "2",
         "--show_rollout_progress", "false",
     ]  # fmt: skip
+    if model.load_in_4bit:  # bitsandbytes is an extra, and wants a GPU
+        words += ["--load_in_4bit", "false"]
     if args.use_vllm:
         words += ["--use_vllm", "false"]
     if args.save_strategy == "steps":

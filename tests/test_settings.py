@@ -173,12 +173,29 @@ def test_lists_and_free_mappings(recipe):
         (BASE, ["--environment.name", "corridor"], "run.yaml:4: unknown setting 'environment.size' of corridor"),
         (BASE, ["--advantage.name", "grpp"], "did you mean 'grpo'?"),
         (BASE, ["--advantage.norm", "std"], "command line: advantage: grpo: norm='std' is not one of"),
+        (BASE, ["--advantage", "{name: gigpo, preset: released}"], "did you mean 'released_code'?"),
+        (BASE, ["--advantage", "{name: gigpo, similarity: 7}"], "the nearest valid value is 1.0"),
+        (BASE, ["--progress_fallback.obs_key", "os:nothing"], "progpo: obs_key='os:nothing' cannot be imported"),
         (BASE + "env: {A: b}\n", [], "set environment variables in the shell"),
         (BASE, ["--dataset_name", "x"], "the tasks come from the environment"),
     ],
 )
 def test_unknown_names_are_refused_with_the_place_and_the_nearest_name(recipe, text, words, expected):
     assert expected in error_of(recipe(text), *words)
+
+
+def test_options_of_estimators_take_presets_lists_and_functions_by_name(recipe):
+    words = ["--advantage", "{name: proxmo, preset: released_code, ignore_obs: [Nothing happens., ''], embed: null}"]
+    words += ["--advantage.obs_key", "string:capwords", "--progress_fallback.progress", "edit_distance"]
+    script, _, _ = parse(["--config", recipe(BASE), *words])
+    assert script.advantage == {
+        "name": "proxmo",
+        "preset": "released_code",
+        "ignore_obs": ("Nothing happens.", ""),
+        "embed": None,
+        "obs_key": "string:capwords",
+    }
+    assert script.progress_fallback["progress"] == "edit_distance"
 
 
 @pytest.mark.parametrize(

@@ -151,3 +151,96 @@ def test_missing_files_are_clear_errors(check, games, tmp_path):
     assert "nowhere: does not exist" in err
     with pytest.raises(verify.TranscriptError, match="there is no such file"):
         verify.verify_alfworld(games, tmp_path / "nothing.jsonl")
+
+
+# ------------------------------------------------------------------------------------------------------- estimators
+
+ROWS = {
+    "group": ["g"] * 4,
+    "traj": ["a", "a", "b", "b"],
+    "obs": ["s0", "s1", "s0", "s2"],
+    "step_reward": [0.0, 1.0, 0.0, 0.0],
+    "valid": [1, 1, 1, 0],
+    "episode_return": [1.0, 1.0, 0.0, 0.0],
+    "gamma": 0.5,
+    "invalid_penalty": 0.1,
+    "derived": {"row_score": [1.0, 1.0, 0.0, -0.1], "row_return": [0.5, 1.0, 0.0, -0.1]},
+}
+CASE = {
+    "name": "by hand",
+    "estimator": "grpo",
+    "params": {"norm_by_std": False, "stats": "trajectories", "eps": 1e-6},
+    "inputs": "rows",
+    "expected": {"adv": [0.5, 0.5, -0.5, -0.6]},
+}
+
+
+def golden(*cases, **batches):
+    return {"schema": {}, "sources": {}, "batches": {"rows": ROWS, **batches}, "cases": list(cases)}
+
+
+@pytest.fixture
+def check_estimators(tmp_path, capsys):
+    """Run the command on a golden file (an object, or its text): (exit status, stdout, stderr)."""
+
+    def run(content):
+        path = tmp_path / "golden.json"
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        parser = argparse.ArgumentParser()
+        verify.add_arguments(parser)
+        status = verify.run(parser.parse_args(["estimators", str(path)]))
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def test_estimators_that_agree(check_estimators):
+    status, out, _ = check_estimators(golden(CASE, {**CASE, "name": "again"}))
+    assert status == 0
+    assert out.splitlines()[-1].startswith("passed: 2/2, worst difference ")
+
+
+def test_one_wrong_number_is_named(check_estimators):
+    wrong = {**CASE, "name": "wrong", "expected": {"adv": [0.5, 0.5, -0.5, -0.5]}}
+    status, out, _ = check_estimators(golden(CASE, wrong))
+    assert status == 1
+    assert "failed: wrong: adv differs by 0.1" in out
+    assert out.splitlines()[-1] == "passed: 1/2, worst difference 0.1"
+
+
+def test_derived_rows_and_tolerances_count(check_estimators):
+    returns = {**ROWS, "derived": {**ROWS["derived"], "row_return": [0.5, 1.0, 0.0, 0.0]}}
+    assert check_estimators(golden({**CASE, "inputs": "other"}, other=returns))[0] == 1
+    loose = {**CASE, "expected": {"adv": [0.5, 0.5, -0.5, -0.5], "atol": 0.2}}
+    assert check_estimators(golden(loose))[0] == 0
+
+
+def test_noisy_cases_are_held_to_the_exact_numbers(check_estimators):
+    noisy = {**CASE, "float_noise": True, "expected": {"adv": [9.0] * 4, "adv_exact": [0.5, 0.5, -0.5, -0.6]}}
+    assert check_estimators(golden(noisy))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is no golden file"),
+        ("[]", "is no golden file"),
+        (golden(), "holds no cases"),
+        (golden({**CASE, "estimator": "grpoo"}), "there is no estimator 'grpoo'"),
+        (golden({**CASE, "params": {}}), "by hand cannot be run"),
+        (golden({**CASE, "inputs": "nowhere"}), "by hand cannot be run"),
+        (golden({**CASE, "expected": {"adv": [0.0]}}), "4 of ours for 1 expected values"),
+    ],
+)
+def test_unusable_golden_files_are_clear_errors(check_estimators, content, message):
+    status, out, err = check_estimators(content)
+    assert (status, out) == (2, "")
+    assert message in err
+
+
+def test_a_missing_golden_file(capsys):
+    parser = argparse.ArgumentParser()
+    verify.add_arguments(parser)
+    assert verify.run(parser.parse_args(["estimators", "nowhere.json"])) == 2
+    assert "nowhere.json" in capsys.readouterr().err

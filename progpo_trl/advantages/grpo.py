@@ -1,17 +1,30 @@
-"""GRPO for episodes of several steps."""
+"""GRPO for episodes of several steps, as in verl-agent."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
-from progpo_trl.advantages.base import check_at_least, check_choice, group_statistics
+from progpo_trl.advantages.base import (
+    RELATIVE_SPREAD,
+    StepEstimator,
+    check_at_least,
+    check_choice,
+    check_flag,
+    group_codes,
+    group_statistics,
+)
 from progpo_trl.episodes import StepBatch
+
+STATS = ("trajectories", "steps")
+NORMS = ("mean_std", "mean")
+SINGLETONS = ("zero", "raw")
 
 
 @dataclass(frozen=True)
-class GRPO:
+class GRPO(StepEstimator):
     """Group-normalised score of every step.
 
         A[i,t] = (s[i,t] - m) / (sd + eps)      norm="mean_std"
@@ -26,36 +39,58 @@ class GRPO:
     average over steps, where long episodes weigh more: the recipes that reproduce tables set stats="steps".
     singleton: a sample of one value has no baseline; "zero" gives advantage 0, "raw" is the released code's
     s / (1 + eps).
-    A group whose sample is constant gets exactly 0 on steps that equal it (the released code divides rounding noise by
-    eps there, up to 1e5); other steps of such a group get their plain difference.
+    zero_spread_guard: a group whose sample is constant gets exactly 0 on steps that equal it, and its other steps get
+    their plain difference. False divides that difference by eps, as the released code does: up to 1e5.
+    preset released_code: stats="steps", singleton="raw", zero_spread_guard=False.
     """
 
     stats: str = "trajectories"
     norm: str = "mean_std"
     eps: float = 1e-6
     singleton: str = "zero"
+    zero_spread_guard: bool = True
+
+    RELEASED: ClassVar[dict[str, Any]] = {"stats": "steps", "singleton": "raw", "zero_spread_guard": False}
 
     def __post_init__(self):
-        check_choice("grpo", "stats", self.stats, ("trajectories", "steps"))
-        check_choice("grpo", "norm", self.norm, ("mean_std", "mean"))
-        check_choice("grpo", "singleton", self.singleton, ("zero", "raw"))
-        check_at_least("grpo", "eps", self.eps, 0.0)
+        check_episode_options("grpo", self)
 
-    def __call__(self, batch: StepBatch) -> np.ndarray:
-        """(n_steps,) float32 advantages of `batch`."""
-        if len(batch) == 0:
-            return np.zeros(0, np.float32)
-        score = batch.row_score
-        groups, code = np.unique(batch.group, return_inverse=True)
-        sample = slice(None) if self.stats == "steps" else np.unique(batch.episode, return_index=True)[1]
-        count, mean, std, constant = group_statistics(code[sample], score[sample], len(groups), ddof=1)
-        advantage = score - mean[code]
-        # A constant sample leaves only exact differences; those below the spread's rounding are zero.
-        advantage[constant[code] & (np.abs(advantage) <= 1e-9 * np.maximum(1.0, np.abs(score)))] = 0.0
-        if self.norm == "mean_std":
-            advantage = advantage / np.where(constant[code], 1.0, std[code] + self.eps)
-        single = (count == 1)[code]
-        advantage[single] = (
-            score[single] / (1.0 + self.eps * (self.norm == "mean_std")) if self.singleton == "raw" else 0
-        )
-        return advantage.astype(np.float32)
+    @property
+    def group_wise(self) -> bool:
+        """Yes."""
+        return True
+
+    def terms(self, batch: StepBatch) -> dict[str, np.ndarray]:
+        """Score, group mean, group sd, advantage."""
+        terms = episode_terms(batch, self)
+        return {**terms, "advantage": terms["episode term"]}
+
+
+def check_episode_options(owner: str, estimator: Any) -> None:
+    """Check the options that `episode_terms` reads."""
+    check_choice(owner, "stats", estimator.stats, STATS)
+    check_choice(owner, "norm", estimator.norm, NORMS)
+    check_choice(owner, "singleton", estimator.singleton, SINGLETONS)
+    check_at_least(owner, "eps", estimator.eps, 0.0)
+    check_flag(owner, "zero_spread_guard", estimator.zero_spread_guard)
+
+
+def episode_terms(batch: StepBatch, options: Any) -> dict[str, np.ndarray]:
+    """The episode term of GRPO, GiGPO, ProxMO and of HGPO's base group, float64, with what it is made of.
+
+    options: anything with the fields stats, norm, eps, singleton and zero_spread_guard of `GRPO`.
+    """
+    score = batch.row_score
+    n_groups, code = group_codes(batch)
+    sample = slice(None) if options.stats == "steps" else np.unique(batch.episode, return_index=True)[1]
+    count, mean, std, constant = group_statistics(code[sample], score[sample], n_groups, ddof=1)
+    advantage = score - mean[code]
+    # A constant sample leaves only exact differences; those below the spread's rounding are zero.
+    advantage[constant[code] & (np.abs(advantage) <= RELATIVE_SPREAD * np.maximum(1.0, np.abs(score)))] = 0.0
+    if options.norm == "mean_std":
+        flat = 1.0 if options.zero_spread_guard else options.eps or 1.0
+        advantage = advantage / np.where(constant[code], flat, std[code] + options.eps)
+    single = (count == 1)[code]
+    raw = score[single] / (1.0 + options.eps * (options.norm == "mean_std"))
+    advantage[single] = raw if options.singleton == "raw" else 0.0
+    return {"score": score, "group mean": mean[code], "group sd": std[code], "episode term": advantage}

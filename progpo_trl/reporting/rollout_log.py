@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from progpo_trl.advantages import StepEstimator
 from progpo_trl.episodes import Episode, StepBatch
 from progpo_trl.metrics import episode_metrics, group_metrics, response_lengths
 from progpo_trl.rollout import RolloutClock
@@ -74,9 +75,8 @@ class RolloutLog:
         ours = {f"rollout/{name}": value for name, value in episode_metrics(episodes).items()}
         ours |= group_metrics(batch, advantages)
         ours["rollout/rows"] = float(rows)
-        fallback = getattr(trainer.advantage, "all_fail", None)
-        if fallback is not None:
-            ours["progpo/q_fail"] = fallback(batch)[2]
+        if isinstance(trainer.advantage, StepEstimator):  # a function of the user's own has no numbers to show
+            ours |= trainer.advantage.diagnostics(batch)
         ours |= self._times()
         for name, value in ours.items():
             metrics[name].append(value)

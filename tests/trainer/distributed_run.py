@@ -7,7 +7,9 @@ from typing import ClassVar
 
 import toy
 
-from progpo_trl import GRPO, MultiTurnGRPOTrainer, ProGPO
+from progpo_trl import HGPO, GiGPO, MultiTurnGRPOTrainer, ProGPO
+
+BASES = {"window": GiGPO(stats="steps"), "full": HGPO(base_group=True, stats="steps")}
 
 
 class Trainer(MultiTurnGRPOTrainer):
@@ -28,7 +30,8 @@ def main(out: str, context: str, world: int) -> None:
         toy.make_model(tokenizer),
         toy.config(Path(out) / "run", context=context, max_generations=2, rows_per_forward=3, logging_steps=1),
         environment=toy.tasks(n_eval=5),
-        advantage=ProGPO(GRPO(stats="steps")),
+        # Bases with a global statistic of their own: all steps of a group, and sets of steps.
+        advantage=ProGPO(BASES[context]),
         processing_class=tokenizer,
     )
     assert trainer.accelerator.num_processes == world, "the launcher did not start a distributed run"

@@ -27,7 +27,11 @@ def test_two_processes_with_uneven_episodes_call_together(tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [{"repetition_penalty": 1.2}, {"generation_kwargs": {"no_repeat_ngram_size": 3}}, {"cache_implementation": "static"}],
+    [
+        {"repetition_penalty": 1.2},
+        {"generation_kwargs": {"no_repeat_ngram_size": 3}},
+        {"cache_implementation": "static"},
+    ],
     ids=str,
 )
 def test_options_of_generate_go_through_trl(tmp_path, options):

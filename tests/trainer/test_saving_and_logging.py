@@ -13,7 +13,7 @@ import torch
 import toy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from progpo_trl import MultiTurnGRPOTrainer, ProGPO
+from progpo_trl import MultiTurnGRPOTrainer, ProGPO, ProxMO
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +61,17 @@ def test_lora_adapter_reloads_with_the_same_logits(tmp_path, tokenizer, context)
 def test_full_model_reloads_and_the_card_cites_the_method(tmp_path, tokenizer):
     trainer = MultiTurnGRPOTrainer(
         toy.make_model(tokenizer),
-        toy.config(tmp_path, save_every_generations=1),
+        toy.config(tmp_path, save_every_generations=1, logging_steps=1),
         environment=toy.tasks(),
-        advantage=ProGPO(),
+        advantage=ProGPO(ProxMO()),
         processing_class=tokenizer,
     )
     trainer.train()
+    # the estimator's own numbers, its base's, and those that need none
+    logged = [entry for entry in trainer.state.log_history if "progpo/q_fail" in entry]
+    assert len(logged) == trainer.state.global_step
+    for name in ("progpo/lambda_eff", "proxmo/modulation_max", "anchors/singletons", "coverage/group_std"):
+        assert all(math.isfinite(entry[name]) for entry in logged)
     checkpoint = tmp_path / "checkpoint-1"
     torch.testing.assert_close(
         probe(AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)), probe(trainer.model)
