@@ -38,6 +38,8 @@ def test_the_estimator():
     exec(code, scope)  # our own README
     batch = batch_of([episode(0, "abc", 10.0), episode(0, "ab", 0.0, valid=[True, False]), episode(1, "a", 5.0)])
     assert scope["reward_to_go"](batch).tolist() == pytest.approx([10, 10, 10, 0, -0.1, 5])
+    crashed = batch_of([episode(0, "ab", 1.0), episode(0, "abc", dropped=True), episode(0, "a", 5.0)])
+    assert scope["reward_to_go"](crashed).tolist() == pytest.approx([1, 1, 5])
 
 
 def test_the_first_screen_names_the_commands():
