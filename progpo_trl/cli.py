@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command and return its exit code: 0 done, 1 the command found a fault, 2 it was asked wrongly."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            # Here and not as Python exits, where a closed pipe could no longer be caught.
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if not _stdout_is_closed():
+            raise
+        return 128 + signal.SIGPIPE
+
+
+def _stdout_is_closed() -> bool:
+    """Whether the reader of standard output is gone (`progpo train --help | head`); if so, nothing is written on."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        # Python flushes once more as it exits; what is left in the buffer must have somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+def _run(argv: list[str]) -> int:
     # `train` owns all of its arguments: dotted names and --help included.
     if argv[:1] == ["train"]:
         return _train(argv[1:])
@@ -54,7 +79,7 @@ def _train(argv: list[str]) -> int:
     from progpo_trl.train import main as train
 
     try:
-        return train(argv) or 0
+        return train(argv)
     except SettingsError as error:
         print(f"progpo train: error: {error}", file=sys.stderr)
         return 2

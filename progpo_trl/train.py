@@ -5,15 +5,21 @@ The same code runs the quickstart on a laptop and a 7B model on a GPU box; only 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import signal
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from progpo_trl.settings import ScriptArguments, SettingsError, dump, parse
+from progpo_trl.settings_resume import newest_complete, resume_checkpoint
+from progpo_trl.settings_values import nearest, one_line
 
 if TYPE_CHECKING:
     from trl import ModelConfig
@@ -25,20 +31,43 @@ if TYPE_CHECKING:
 # model_name_or_path of the policies that ship with the package -> their names in progpo_trl.tiny_policy
 TINY_POLICIES = {"tiny": "base", "tiny-hard": "base-hard"}
 
+# What people put into model_init_kwargs, to guess what a misspelt name was meant to be.
+_LOADING = (
+    "attn_implementation",
+    "cache_dir",
+    "device_map",
+    "dtype",
+    "local_files_only",
+    "max_memory",
+    "quantization_config",
+    "revision",
+    "subfolder",
+    "token",
+    "trust_remote_code",
+    "use_cache",
+    "use_kernels",
+    "use_safetensors",
+)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one training; returns the exit code. Settings errors raise SettingsError."""
     # TRL 1.16 sets and reads fields that newer transformers renamed; nobody who runs a recipe can act on that.
     warnings.filterwarnings("ignore", r".*gradient_checkpointing` is deprecated", FutureWarning)
     argv = list(sys.argv[1:] if argv is None else argv)
-    script, args, model_args = parse(argv, "progpo train")
-    trainer = build_trainer(script, args, model_args)
-    run(trainer, script, args, argv)
-    return 0
+    with _sigterm_interrupts():
+        try:
+            script, args, model_args = parse(argv, "progpo train")
+            checkpoint = resume_checkpoint(args)
+            trainer = build_trainer(script, args, model_args)
+        except KeyboardInterrupt as stop:
+            return _stopped(stop, "before training; nothing was saved")
+        return run(trainer, script, args, argv, checkpoint)
 
 
 def build_trainer(script: ScriptArguments, args: MultiTurnGRPOConfig, model_args: ModelConfig) -> MultiTurnGRPOTrainer:
     """The trainer that the settings describe."""
+    from safetensors import SafetensorError
     from trl import get_peft_config, get_quantization_config
 
     from progpo_trl.advantages import make_estimator
@@ -46,15 +75,19 @@ def build_trainer(script: ScriptArguments, args: MultiTurnGRPOConfig, model_args
     from progpo_trl.trainer import MultiTurnGRPOTrainer
 
     tasks, train_ids, eval_ids = _load_tasks(script)
+    _make_output_dir(args)
     try:
         advantage = make_estimator(script.advantage, script.progress_fallback)
     except (ValueError, TypeError) as error:
         raise SettingsError(str(error)) from error
+    asked = args.model_init_kwargs or {}
+    if not isinstance(asked, dict):
+        raise SettingsError(f"model_init_kwargs: expected a mapping, got {asked!r}")
     args.model_init_kwargs = {
         "revision": model_args.model_revision,
         "attn_implementation": model_args.attn_implementation,
         "dtype": model_args.dtype,
-        **(args.model_init_kwargs or {}),
+        **asked,
     }
     try:
         trainer = MultiTurnGRPOTrainer(
@@ -67,11 +100,31 @@ def build_trainer(script: ScriptArguments, args: MultiTurnGRPOConfig, model_args
             peft_config=get_peft_config(model_args),
             quantization_config=get_quantization_config(model_args),
         )
-    except ValueError as error:
-        # Settings that contradict each other or the model; the message says which.
-        raise SettingsError(str(error)) from error
+    except (OSError, SafetensorError) as error:
+        # Nothing but the model is read here.
+        raise SettingsError(f"model_name_or_path: {model_args.model_name_or_path}: {one_line(error)}") from error
+    except (ValueError, ImportError) as error:
+        # Settings that contradict each other or the model, or a package that is not there; the message says which.
+        raise SettingsError(one_line(error)) from error
+    except TypeError as error:
+        # Any option of a model's configuration is allowed in model_init_kwargs, so only the model can tell.
+        named = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if named is None or named[1] not in asked:
+            raise
+        near = nearest(named[1], _LOADING)
+        raise SettingsError(f"model_init_kwargs: the model takes no {named[1]!r}{near}") from error
     use_compact_console(trainer)
     return trainer
+
+
+def _make_output_dir(args: MultiTurnGRPOConfig) -> None:
+    """Find out that nothing can be saved before hours are spent."""
+    try:
+        Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"output_dir: {args.output_dir} cannot be made: {error.strerror}") from error
+    if not os.access(args.output_dir, os.W_OK | os.X_OK):
+        raise SettingsError(f"output_dir: {args.output_dir} is not writable")
 
 
 def _load_tasks(script: ScriptArguments) -> tuple[TaskSet, list[str], list[str]]:
@@ -94,6 +147,9 @@ def _load_tasks(script: ScriptArguments) -> tuple[TaskSet, list[str], list[str]]
 
 def _model_path(name: str) -> str:
     if name not in TINY_POLICIES:
+        # transformers would take a missing folder for a malformed name on the Hub.
+        if name.startswith((".", "/", "~")) and not Path(name).is_dir():
+            raise SettingsError(f"model_name_or_path: there is no folder {name}")
         return name
     from progpo_trl.tiny_policy import checkpoint_path
 
@@ -101,55 +157,90 @@ def _model_path(name: str) -> str:
 
 
 def run(
-    trainer: MultiTurnGRPOTrainer, script: ScriptArguments, args: MultiTurnGRPOConfig, argv: Sequence[str]
-) -> None:
-    """Evaluate, train, evaluate again, save, and say where everything is."""
+    trainer: MultiTurnGRPOTrainer,
+    script: ScriptArguments,
+    args: MultiTurnGRPOConfig,
+    argv: Sequence[str],
+    checkpoint: str | None = None,
+) -> int:
+    """Evaluate, train (on from `checkpoint`), evaluate again, save, and say where everything is; the exit code."""
     from progpo_trl.reporting.summary import RunSummary
 
     main_process = trainer.accelerator.is_main_process
     output = Path(args.output_dir)
-    if main_process:
-        output.mkdir(parents=True, exist_ok=True)
-        dump(script, output / "config.yaml")
-    summary = RunSummary(trainer, script, argv)
-    if script.evaluate_around_training:
-        if not trainer.eval_task_ids:
-            raise SettingsError("evaluate_around_training needs environment.eval_split")
-        summary.evaluate("before")
-    wall, cpu = time.perf_counter(), time.process_time()
-    trainer.train(resume_from_checkpoint=_checkpoint(args))
-    summary.trained(time.perf_counter() - wall, time.process_time() - cpu)
-    trainer.save_model(args.output_dir)
-    if main_process:
-        trainer.processing_class.save_pretrained(args.output_dir)
-    if script.evaluate_around_training:
-        summary.evaluate("after")
-    if main_process:
-        summary.write(output)
-    if args.push_to_hub:
-        trainer.push_to_hub()
-    end = getattr(trainer, "end", None)
-    if end is not None:
-        # Newer transformers close the trackers and the process group here; older ones do it at exit.
-        end()
+    saved = False
+    try:
+        if main_process:
+            dump(script, output / "config.yaml")
+        summary = RunSummary(trainer, script, argv)
+        if script.evaluate_around_training:
+            if not trainer.eval_task_ids:
+                raise SettingsError("evaluate_around_training needs environment.eval_split")
+            summary.evaluate("before")
+        wall, cpu = time.perf_counter(), time.process_time()
+        trainer.train(resume_from_checkpoint=checkpoint)
+        summary.trained(time.perf_counter() - wall, time.process_time() - cpu)
+        trainer.save_model(args.output_dir)
+        if main_process:
+            trainer.processing_class.save_pretrained(args.output_dir)
+        saved = True
+        if script.evaluate_around_training:
+            summary.evaluate("after")
+        if main_process:
+            summary.write(output)
+        if args.push_to_hub:
+            trainer.push_to_hub()
+        end = getattr(trainer, "end", None)
+        if end is not None:
+            # Newer transformers close the trackers and the process group here; older ones do it at exit.
+            end()
+    except KeyboardInterrupt as stop:
+        return _stopped(stop, f"after training; the trained model is in {output}" if saved else _kept(trainer, args))
+    return 0
 
 
-def _checkpoint(args: MultiTurnGRPOConfig) -> str | None:
-    """`resume_from_checkpoint: last` (or true) is the newest checkpoint in output_dir."""
-    from transformers.trainer_utils import get_last_checkpoint
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, as schedulers send it before they end a job."""
 
-    asked = args.resume_from_checkpoint
-    if str(asked).lower() not in ("last", "true"):
-        return asked
-    found = get_last_checkpoint(args.output_dir) if os.path.isdir(args.output_dir) else None
-    if found is None:
-        raise SettingsError(f"resume_from_checkpoint: there is no checkpoint in {args.output_dir}")
-    return found
+
+@contextlib.contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """While inside, SIGTERM unwinds the run like Ctrl-C instead of ending it on the spot."""
+
+    def stop(*_: Any) -> None:
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread():  # Python refuses handlers there
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stopped(stop: KeyboardInterrupt, message: str) -> int:
+    """Say on one process how the run was stopped; returns the exit code that shells give the signal."""
+    if int(os.environ.get("RANK", 0)) == 0:
+        print(f"\nprogpo train: interrupted {message}", file=sys.stderr)
+    return 128 + (signal.SIGTERM if isinstance(stop, _Terminated) else signal.SIGINT)
+
+
+def _kept(trainer: MultiTurnGRPOTrainer, args: MultiTurnGRPOConfig) -> str:
+    """Where training was when it was interrupted, what is left of it, and how to go on."""
+    updates = args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
+    at = f"at generation {trainer.state.global_step // updates + 1}"
+    if args.save_strategy == "no":
+        return f"{at}; nothing was saved: save_strategy is no (save_every_generations saves checkpoints)"
+    newest, _ = newest_complete(args.output_dir)
+    if newest is None:
+        return f"{at}; nothing was saved: no checkpoint was due yet"
+    return f"{at}; kept {newest}; go on with the same command and --resume_from_checkpoint last"
 
 
 if __name__ == "__main__":
-    try:
-        raise SystemExit(main())
-    except SettingsError as failure:
-        print(f"progpo train: error: {failure}", file=sys.stderr)
-        raise SystemExit(2) from None
+    from progpo_trl.cli import main as command
+
+    # One place decides about errors, exit codes and closed pipes.
+    raise SystemExit(command(["train", *sys.argv[1:]]))

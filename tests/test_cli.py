@@ -69,3 +69,23 @@ def test_verify_help_names_its_arguments(capsys):
         main(["verify", "alfworld", "--help"])
     assert caught.value.code == 0
     assert "--transcripts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("module", "first"), [("progpo_trl", ["train"]), ("progpo_trl.train", [])])
+def test_a_reader_that_leaves_early_ends_the_help_quietly(module, first):
+    words = [sys.executable, "-m", module, *first, "--help"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        err = process.stderr.read()
+    assert process.returncode == 141  # as any program that SIGPIPE ends
+    assert not [line for line in err.splitlines() if "Error" in line or "Traceback" in line], err
+
+
+def test_a_broken_pipe_elsewhere_is_no_closed_output(monkeypatch):
+    def broken(argv):
+        raise BrokenPipeError("a tracker's socket")
+
+    monkeypatch.setattr("progpo_trl.cli._run", broken)
+    with pytest.raises(BrokenPipeError, match="a tracker's socket"):
+        main(["train"])

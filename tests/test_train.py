@@ -1,6 +1,10 @@
 """`progpo train` end to end on the shipped tiny policy: what a run leaves, and what a person is told."""
 
+import importlib.util
 import json
+import os
+import shutil
+import signal
 
 import pytest
 from PIL import Image
@@ -67,6 +71,88 @@ def test_lora_run_leaves_an_adapter(tmp_path):
     assert PeftModel.from_pretrained(base, tmp_path).peft_config["default"].r == 4
 
 
+@pytest.mark.parametrize(
+    ("missing", "arguments", "message"),
+    [("vllm", ["--use_vllm"], "[vllm]"), ("bitsandbytes", ["--load_in_4bit"], "[quantization]")],
+)
+def test_missing_packages_name_our_extra(tmp_path, capsys, missing, arguments, message):
+    if importlib.util.find_spec(missing):
+        pytest.skip(f"{missing} is installed")
+    assert main(["train", "--config", "quickstart", *SHORT, *arguments, "--output_dir", str(tmp_path)]) == 2
+    assert f'pip install "progpo_trl{message}"' in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_damaged_weights_are_one_line(tmp_path, capsys):
+    from progpo_trl.tiny_policy import checkpoint_path
+
+    model = tmp_path / "model"
+    shutil.copytree(checkpoint_path(), model)
+    os.truncate(model / "model.safetensors", 1000)
+    words = ["--model_name_or_path", str(model), "--output_dir", str(tmp_path / "run")]
+    assert main(["train", "--config", "quickstart", *SHORT, *words]) == 2
+    assert f"error: model_name_or_path: {model}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("saving", "kept"),
+    [
+        (["--save_every_generations", "1"], "kept {}/checkpoint-1; go on with the same command and --resume_from_"),
+        (["--save_every_generations", "2"], "nothing was saved: no checkpoint was due yet"),
+        ([], "nothing was saved: save_strategy is no"),
+    ],
+)
+def test_signals_end_a_run_with_one_line(tmp_path, capsys, monkeypatch, number, code, saving, kept):
+    from progpo_trl.trainer import MultiTurnGRPOTrainer
+
+    rollout = MultiTurnGRPOTrainer.rollout
+
+    def interrupted(self, inputs):
+        if self.state.global_step == 1:
+            signal.raise_signal(number)
+        return rollout(self, inputs)
+
+    monkeypatch.setattr(MultiTurnGRPOTrainer, "rollout", interrupted)
+    before = signal.getsignal(signal.SIGTERM)
+    words = ["--evaluate_around_training", "false", *saving, "--output_dir", str(tmp_path)]
+    assert main(["train", "--config", "quickstart", *SHORT, *words]) == code
+    assert signal.getsignal(signal.SIGTERM) is before
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith(f"progpo train: interrupted at generation 2; {kept.format(tmp_path)}")
+
+
+def test_signals_before_and_after_training(tmp_path, capsys, monkeypatch):
+    from progpo_trl.reporting.summary import RunSummary
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    words = ["train", "--config", "quickstart", *SHORT, "--output_dir", str(tmp_path)]
+    with monkeypatch.context() as patch:
+        patch.setattr("progpo_trl.train.build_trainer", interrupted)
+        assert main(words) == 130
+    assert "interrupted before training; nothing was saved" in capsys.readouterr().err
+    monkeypatch.setattr(RunSummary, "evaluate", lambda self, when: interrupted() if when == "after" else None)
+    assert main(words) == 130
+    assert f"interrupted after training; the trained model is in {tmp_path}" in capsys.readouterr().err
+
+
+def test_resuming_goes_on_from_the_newest_complete_checkpoint(tmp_path):
+    words = ["--config", "quickstart", *SHORT, "--evaluate_around_training", "false", "--output_dir", str(tmp_path)]
+    words += ["--save_every_generations", "1"]
+    assert train(words) == 0
+    with pytest.raises(SettingsError, match="checkpoint-2 is at step 2 and max_steps is 2: nothing is left to train"):
+        train([*words, "--resume_from_checkpoint", "last"])
+    os.truncate(tmp_path / "checkpoint-2" / "model.safetensors", 1000)
+    first = (tmp_path / "episodes.jsonl").read_text().splitlines()
+    with pytest.warns(
+        UserWarning, match=r"resuming from checkpoint-1; .*\(checkpoint-2: model.safetensors is damaged"
+    ):
+        assert train([*words, "--resume_from_checkpoint", "true"]) == 0
+    second = (tmp_path / "episodes.jsonl").read_text().splitlines()
+    assert second[-16:] == first[-16:]
+
+
 def test_resuming_needs_a_checkpoint(tmp_path):
     with pytest.raises(SettingsError, match="there is no checkpoint in"):
         train(["--config", "quickstart", *SHORT, "--resume_from_checkpoint", "last", "--output_dir", str(tmp_path)])
@@ -81,10 +167,19 @@ def test_resuming_needs_a_checkpoint(tmp_path):
         (["--groups_per_generation", "9999999"], "cannot fill a generation"),
         (["--prompt_template", "tinny"], "did you mean 'tiny'"),
         (["--advantage.stats", "step"], "steps"),
+        (["--model_name_or_path", "./nowhere"], "model_name_or_path: there is no folder ./nowhere"),
+        (["--model_name_or_path", "org/nothing"], "model_name_or_path: org/nothing: "),
+        (
+            ["--model_init_kwargs.dtyp", "float32"],
+            "model_init_kwargs: the model takes no 'dtyp'; did you mean 'dtype'",
+        ),
+        (["--model_init_kwargs", "float32"], "model_init_kwargs: expected a mapping"),
+        (["--output_dir", f"{__file__}/inside"], "inside cannot be made: Not a directory"),
+        (["--resume_from_checkpoint", "nowhere"], "resume_from_checkpoint: nowhere: there is no such folder"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(tmp_path, capsys, arguments, message):
-    assert main(["train", "--config", "quickstart", *SHORT, *arguments, "--output_dir", str(tmp_path)]) == 2
+    assert main(["train", "--config", "quickstart", *SHORT, "--output_dir", str(tmp_path), *arguments]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("progpo train: error: ")
     assert message in error
