@@ -164,6 +164,7 @@ class _Columns:
             admissible=np.ones(n, bool),
             episode_group=np.array(self.group),
             episode_return=10.0 * np.array(self.success),
+            environment_return=10.0 * np.array(self.success),
             success=np.array(self.success),
             dropped=np.zeros(len(self.sizes), bool),
             final_observation=_objects(self.final),

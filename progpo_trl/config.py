@@ -11,8 +11,10 @@ from transformers.trainer_utils import IntervalStrategy
 from trl import GRPOConfig
 
 from progpo_trl.episodes import INVALID_ACTION_PENALTY
+from progpo_trl.settings_ranges import check_ranges
 
-# Loss types whose gradient is proven equal to an independent reference for uneven rows (tests/test_gradients.py).
+# Loss types whose gradient is proven equal to an independent reference for uneven rows, by
+# tests/trainer/test_gradients.py.
 PROVEN_LOSSES = ("dapo", "grpo", "bnpo", "dr_grpo")
 
 
@@ -141,7 +143,7 @@ class MultiTurnGRPOConfig(GRPOConfig):
     )
 
     def __post_init__(self):
-        _check_choices(self)
+        check_ranges(self)
         _resolve_batches(self)
         super().__post_init__()
         _resolve_generations(self)
@@ -149,38 +151,6 @@ class MultiTurnGRPOConfig(GRPOConfig):
             # Every parameter takes part in every forward here; transformers' default would search for idle ones.
             self.ddp_find_unused_parameters = False
         _refuse_unproven(self)
-
-
-def _check_choices(config: MultiTurnGRPOConfig) -> None:
-    for name, choices in (("context", ("window", "full")), ("invalid_action", ("format", "admissible", "either"))):
-        value = getattr(config, name)
-        if value not in choices:
-            raise ValueError(f"{name}={value!r} is not one of {', '.join(choices)}")
-    minimum = {
-        "history": 0,
-        "max_turns": 1,
-        "max_context_length": 1,
-        "episodes_per_forward": 1,
-        "environment_retries": 0,
-        "groups_per_generation": 1,
-        "updates_per_generation": 1,
-        "max_generations": 1,
-        "save_every_generations": 1,
-        "eval_every_generations": 1,
-        "rows_per_forward": 1,
-        "eval_tasks": 1,
-        "max_completion_length": 1,
-    }
-    for name, low in minimum.items():
-        value = getattr(config, name)
-        if value is not None and value < low:
-            raise ValueError(f"{name} must be at least {low}, got {value}")
-    for name in ("invalid_action_penalty", "eval_temperature"):
-        value = getattr(config, name)
-        if not math.isfinite(value) or value < 0:
-            raise ValueError(f"{name} must be a number >= 0, got {value}")
-    if not 0 <= config.max_dropped_fraction <= 1:
-        raise ValueError(f"max_dropped_fraction must be between 0 and 1, got {config.max_dropped_fraction}")
 
 
 def _resolve_batches(config: MultiTurnGRPOConfig) -> None:
@@ -196,7 +166,12 @@ def _resolve_batches(config: MultiTurnGRPOConfig) -> None:
         return
     fields = type(config).__dataclass_fields__
     # TRL's own defaults for these fields count as unset; anything else would contradict what is derived here.
-    own = ("steps_per_generation", "generation_batch_size", "gradient_accumulation_steps")
+    own = (
+        "per_device_train_batch_size",
+        "steps_per_generation",
+        "generation_batch_size",
+        "gradient_accumulation_steps",
+    )
     given = [f"{name}={getattr(config, name)}" for name in own if getattr(config, name) != fields[name].default]
     if given:
         raise ValueError(
@@ -248,18 +223,38 @@ def _resolve_generations(config: MultiTurnGRPOConfig) -> None:
     if config.save_every_generations is not None:
         config.save_strategy = IntervalStrategy.STEPS
         config.save_steps = config.save_every_generations * updates
-    elif config.save_strategy == IntervalStrategy.STEPS and config.save_steps >= 1 and config.save_steps % updates:
-        rounded = math.ceil(config.save_steps / updates) * updates
-        warnings.warn(
-            f"save_steps={config.save_steps:g} lies inside a generation ({updates} optimizer steps): checkpoints are "
-            f"saved every {rounded} steps instead",
-            stacklevel=4,
-        )
-        config.save_steps = rounded
+    elif config.save_strategy == IntervalStrategy.STEPS:
+        config.save_steps = _on_boundary(config, "save", updates, "checkpoints are saved")
     if config.eval_every_generations is not None:
         config.eval_strategy = IntervalStrategy.STEPS
         config.do_eval = True
         config.eval_steps = config.eval_every_generations * updates
+    elif config.eval_strategy == IntervalStrategy.STEPS:
+        config.eval_steps = _on_boundary(config, "eval", updates, "the panel is evaluated")
+
+
+def _on_boundary(config: MultiTurnGRPOConfig, kind: str, updates: int, what: str) -> int:
+    """`save_steps` or `eval_steps` as a multiple of the optimizer steps of one generation."""
+    name = f"{kind}_steps"
+    given = steps = getattr(config, name)
+    if steps <= 0:
+        raise ValueError(f"{name} must be above 0, got {steps:g}; {kind}_strategy: no turns it off")
+    if steps < 1:
+        # transformers takes it for a share of max_steps, which the number of epochs decides only as training begins.
+        if config.max_steps <= 0:
+            raise ValueError(
+                f"{name}={steps:g} is a share of max_steps, which is not set: set max_generations too, or "
+                f"{kind}_every_generations instead"
+            )
+        steps = math.ceil(steps * config.max_steps)
+    rounded = math.ceil(steps / updates) * updates
+    if rounded != steps:
+        warnings.warn(
+            f"{name}={given:g} lies inside a generation ({updates} optimizer steps): {what} every {rounded} steps "
+            "instead",
+            stacklevel=5,
+        )
+    return rounded
 
 
 def _refuse_unproven(config: MultiTurnGRPOConfig) -> None:

@@ -61,6 +61,18 @@ class PromptTemplate:
             self._template = environment.from_string(path.read_text(encoding="utf-8"))
         except jinja2.TemplateSyntaxError as error:
             raise ValueError(f"prompt template {path}, line {error.lineno}: {error.message}") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"prompt template {path}: {error}") from error
+
+    def check(self, mode: str) -> None:
+        """Render a first and a later turn, with and without a list of commands; ValueError names what is wrong."""
+        empty = np.empty(0, np.int32)
+        played = [Step("An observation.", empty, empty, None, "", "an action", True, True)]
+        for steps in ([], played):
+            for admissible in (None, ("look",)):
+                view = TurnView("You see a door.", admissible, "open the door.", steps, 2)
+                if not self.render(mode, view, history=1):
+                    raise ValueError(f"prompt template {self.path}: turn {len(steps) + 1} renders an empty message")
 
     def render(self, mode: str, view: TurnView, history: int = 0) -> str:
         """The user message for `view`; `history` past steps are offered to the template (0 in full context)."""
@@ -77,8 +89,9 @@ class PromptTemplate:
                 admissible=None if view.admissible is None else list(view.admissible),
                 history=entries,
             ).strip()
-        except jinja2.TemplateError as error:
-            raise ValueError(f"prompt template {self.path}: {error}") from error
+        except Exception as error:
+            # A template runs expressions of its author; whatever they raise is the template's fault.
+            raise ValueError(f"prompt template {self.path}: {error or type(error).__name__}") from error
 
 
 class _Memo:

@@ -75,8 +75,13 @@ class Episode:
 
     @property
     def dropped(self) -> bool:
-        """True when the episode is left out: it crashed, nothing was played, or its whole group was lost."""
-        return self.excluded or self.stop_reason is StopReason.ENVIRONMENT_ERROR or not self.steps
+        """True when the episode is left out: its environment failed, or the rest of its group was lost.
+
+        An episode whose first prompt did not fit has no step to train on, but it is a failure like any other.
+        """
+        if self.excluded or self.stop_reason is StopReason.ENVIRONMENT_ERROR:
+            return True
+        return not self.steps and self.stop_reason is not StopReason.CONTEXT_LIMIT
 
     @property
     def environment_return(self) -> float:
@@ -129,7 +134,14 @@ class Episode:
 
 
 _STEP_COLUMNS = ("episode", "step", "observation", "action", "reward", "penalty", "format_valid", "admissible")
-_EPISODE_COLUMNS = ("episode_group", "episode_return", "success", "dropped", "final_observation")
+_EPISODE_COLUMNS = (
+    "episode_group",
+    "episode_return",
+    "environment_return",
+    "success",
+    "dropped",
+    "final_observation",
+)
 BLOCK = 4096  # steps: a column of numbers is 32 KB
 
 
@@ -179,6 +191,7 @@ class StepBatch:
         admissible      bool, the action was among the environment's admissible commands
     Per episode, shape (n_episodes,):
         episode_group, episode_return, success, dropped, final_observation (object: str or None)
+        environment_return  float64, episode_return without the extra reward functions
 
     Dropped episodes contribute no steps to any statistic; estimators give their steps advantage 0.
     """
@@ -193,6 +206,7 @@ class StepBatch:
     admissible: np.ndarray
     episode_group: np.ndarray
     episode_return: np.ndarray
+    environment_return: np.ndarray
     success: np.ndarray
     dropped: np.ndarray
     final_observation: np.ndarray
@@ -289,6 +303,7 @@ class StepBatch:
             admissible=admissible,
             episode_group=np.array([e.group for e in episodes], np.int64),
             episode_return=returns,
+            environment_return=np.array([0.0 if e.dropped else e.environment_return for e in episodes], np.float64),
             success=np.array([e.success for e in episodes], bool),
             dropped=np.array([e.dropped for e in episodes], bool),
             final_observation=_strings([e.final_observation for e in episodes]),

@@ -90,6 +90,7 @@ def _batch(*, episode, step, observation, reward, valid, penalty, group, returns
         admissible=np.ones(n, bool),
         episode_group=np.array(group, np.int64),
         episode_return=np.array(returns, float),
+        environment_return=np.array(returns, float),
         success=np.array(returns, float) > 0.5,
         dropped=np.zeros(len(group), bool),
         final_observation=_objects(final),

@@ -77,6 +77,30 @@ def _compact_projection(device: torch.device):
         trl.trainer.utils._use_triton = decide
 
 
+@contextmanager
+def one_value_per_slice(metrics: dict[str, list[float]], weights: Sequence[float]):
+    """Merge what TRL logs for each chunk of a slice into the value the whole slice has.
+
+    TRL appends one value per loss call and later takes their plain mean, which would depend on the chunking (and
+    count chunks of padding rows). weights: sampled tokens of each chunk; names with min or max are merged by it.
+    """
+    before = {name: len(values) for name, values in metrics.items()}
+    yield
+    for name, values in metrics.items():
+        new = values[before.get(name, 0) :]
+        if len(new) != len(weights) or len(new) < 2:
+            continue
+        known = [(v, w) for v, w in zip(new, weights, strict=True) if w > 0 and v == v]
+        if name.endswith("_min"):
+            merged = min((v for v, _ in known), default=float("nan"))
+        elif name.endswith("_max"):
+            merged = max((v for v, _ in known), default=float("nan"))
+        else:
+            total = sum(w for _, w in known)
+            merged = sum(v * w for v, w in known) / total if total else float("nan")
+        values[before.get(name, 0) :] = [merged]
+
+
 def length_order(prompt_mask: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:
     """Row indices from longest to shortest: chunks of similar length waste least, and the largest comes first."""
     return torch.argsort(prompt_mask.sum(1) + completion_mask.sum(1), descending=True, stable=True)

@@ -38,7 +38,7 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     kept = [e for e in episodes if not e.dropped]
     out = {"dropped": (len(episodes) - len(kept)) / max(1, len(episodes))}
     if not kept:
-        return out
+        return out | {"success": math.nan}
     steps = [s for e in kept for s in e.steps]
     by_type = defaultdict(list)
     for e in kept:

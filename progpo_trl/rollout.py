@@ -56,6 +56,7 @@ def play(
     decode: Callable[[list[np.ndarray]], list[str]],
     *,
     max_turns: int,
+    step_limit: int,
     action_format: str,
     any_live: Callable[[bool], bool] = bool,
     clock: RolloutClock | None = None,
@@ -63,9 +64,10 @@ def play(
 ) -> None:
     """Play fresh `episodes` (task id and seed set) to their end, in place and in lock-step.
 
-    any_live: "does any process still play?", asked once a turn, so that every process makes equally many calls of
-    `generate`. An environment that raises ends its episode with stop reason ENVIRONMENT_ERROR; nothing else does.
-    on_done is called with every finished episode.
+    max_turns: actions we play at most; step_limit: where an episode that the environment ends counts as cut by the
+    limit. any_live: "does any process still play?", asked once a turn, so that every process makes equally many calls
+    of `generate`. An environment that raises, or returns something else than the contract says, ends its episode with
+    stop reason ENVIRONMENT_ERROR. on_done is called with every finished episode.
     """
     clock = clock or RolloutClock()
     with clock.phase("environment"):
@@ -81,7 +83,7 @@ def play(
             texts = decode([out.ids for out in outputs]) if outputs else []
         with clock.phase("environment"):
             turns = zip(live, outputs, texts, strict=True)
-            moved = [_move(one, output, text, action_format, max_turns) for one, output, text in turns]
+            moved = [_move(one, output, text, action_format, step_limit) for one, output, text in turns]
         for one, going in zip(live, moved, strict=True):
             if not going:
                 on_done(one.episode)
@@ -97,13 +99,14 @@ def _start(episode: Episode, tasks: TaskSet, on_done) -> _Live | None:
         first = environment.reset(episode.task_id, episode.seed)
         if not isinstance(first, Observation):
             raise TypeError(f"reset() returned {type(first).__name__}, not an Observation")
+        text, admissible, task = _text(first.text), _commands(first.admissible), _text(first.task)
     except Exception as error:  # noqa: BLE001
         # Whatever an environment raises costs one episode, never the run; the trainer counts and reports it.
         _crash(episode, error)
         on_done(episode)
         return None
-    episode.task = first.task
-    return _Live(episode, environment, first.text, first.admissible)
+    episode.task = task
+    return _Live(episode, environment, text, admissible)
 
 
 def _write_prompts(live: list[_Live], context, max_turns: int, on_done) -> list[_Live]:
@@ -119,7 +122,7 @@ def _write_prompts(live: list[_Live], context, max_turns: int, on_done) -> list[
     return kept
 
 
-def _move(one: _Live, output: TurnOutput, text: str, action_format: str, max_turns: int) -> bool:
+def _move(one: _Live, output: TurnOutput, text: str, action_format: str, step_limit: int) -> bool:
     """Play one sampled turn; True while the episode goes on."""
     episode = one.episode
     action, format_valid = project(text, action_format)
@@ -139,20 +142,50 @@ def _move(one: _Live, output: TurnOutput, text: str, action_format: str, max_tur
         result = one.environment.step(action)
         if not isinstance(result, StepResult):
             raise TypeError(f"step() returned {type(result).__name__}, not a StepResult")
+        if not isinstance(result.info, dict):
+            raise TypeError(f"StepResult.info must be a dict, got {result.info!r}")
+        text, commands, reward = _text(result.text), _commands(result.admissible), _number(result.reward)
     except Exception as error:  # noqa: BLE001
         _crash(episode, error)
         return False
-    step.reward, step.info = float(result.reward), result.info
+    step.reward, step.info = reward, result.info
     episode.steps.append(step)
-    episode.final_observation = result.text
+    episode.final_observation = text
     episode.success = episode.success or bool(result.success)
     if result.done:
         # Environments with a step limit of their own end the episode at it.
-        failure = StopReason.STEP_LIMIT if len(episode.steps) >= max_turns else StopReason.FAILURE
+        failure = StopReason.STEP_LIMIT if len(episode.steps) >= step_limit else StopReason.FAILURE
         episode.stop_reason = StopReason.SUCCESS if result.success else failure
         return False
-    one.observation, one.admissible = result.text, result.admissible
+    one.observation, one.admissible = text, commands
     return True
+
+
+def _text(value) -> str:
+    """`value` if it is text the tokenizer takes; lone surrogates become '?'."""
+    if not isinstance(value, str):
+        raise TypeError(f"an observation must be text, got {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "replace").decode()
+    return value
+
+
+def _commands(value) -> tuple[str, ...] | None:
+    """`value` as a tuple of commands, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, (tuple, list)) or not all(isinstance(command, str) for command in value):
+        raise TypeError(f"admissible must be a tuple of texts or None, got {value!r}")
+    return tuple(value)
+
+
+def _number(value) -> float:
+    """`value` as a float; whether it is finite is asked where the episode can be named."""
+    if isinstance(value, str) or value is None:
+        raise TypeError(f"a reward must be a number, got {value!r}")
+    return float(value)
 
 
 def _crash(episode: Episode, error: Exception) -> None:

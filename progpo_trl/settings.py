@@ -33,6 +33,7 @@ from progpo_trl.settings_values import (
     check_choice,
     convert,
     nearest,
+    one_line,
     read_argument,
     read_file,
 )
@@ -217,10 +218,17 @@ def _build(
         if values[name] is not None and field_.metadata.get("choices"):
             check_choice(name, setting, values[name], field_.metadata["choices"])
     _require(values)
+    if values.get("groups_per_generation") is not None and "per_device_train_batch_size" in settings:
+        # The dataclass cannot tell TRL's default from the same number asked for; here it can be told.
+        raise settings["per_device_train_batch_size"].fail(
+            "per_device_train_batch_size",
+            "follows from groups_per_generation and updates_per_generation: remove it, or set rows_per_forward to "
+            "bound memory",
+        )
     try:
         script, training, model = TrlParser(classes).parse_dict(values)
-    except ValueError as error:
-        raise SettingsError(f"{config or COMMAND_LINE}: {' '.join(str(error).split())}") from error
+    except (ValueError, OSError, ImportError) as error:
+        raise SettingsError(f"{config or COMMAND_LINE}: {one_line(error)}") from error
     script.environment = {**ENVIRONMENT_DEFAULTS, **script.environment}
     script.asked = values
     return script, training, model

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, get_type_hints
 
@@ -84,6 +86,9 @@ def convert_section(section: str, setting: Setting) -> dict[str, Any] | None:
             there = ", ".join(options)
             raise SettingsError(f"{child.place}: unknown setting '{section}.{key}'{owner}{near} (there are {there})")
         values[key] = convert(f"{section}.{key}", child, options[key][0])
+        if not _finite(values[key]):
+            # A reward or a weight of nan would pass every comparison and train on nothing.
+            raise child.fail(f"{section}.{key}", f"numbers must be finite, got {values[key]}")
     missing = [key for key, (_, default) in options.items() if default is REQUIRED and key not in values]
     if missing:
         raise setting.fail(section, f"needs {', '.join(missing)}")
@@ -96,6 +101,15 @@ def convert_section(section: str, setting: Setting) -> dict[str, Any] | None:
             culprit = next((child for key, child in setting.children.items() if key in words), setting)
             raise culprit.fail(section, str(error)) from None
     return values
+
+
+def _finite(value: Any) -> bool:
+    """Whether every number in an option's value, at any depth, is finite."""
+    if isinstance(value, Mapping):
+        return all(map(_finite, value.values()))
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(map(_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _make(section: str, chosen: str | None, values: dict[str, Any]) -> None:

@@ -142,6 +142,20 @@ def nearest(name: str, names: collections.abc.Iterable[str]) -> str:
     return f"; the nearest is {near[0]!r}" if near else ""
 
 
+# Module whose absence an error may report -> the extra of this package that installs it.
+_EXTRAS = {"vllm": "vllm", "bitsandbytes": "quantization", "deepspeed": "deepspeed", "trackio": "trackio"}
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error of another library for a SettingsError; names our extra when one is missing."""
+    message = " ".join(str(error).split())
+    if isinstance(error, ImportError):
+        for module, extra in _EXTRAS.items():
+            if module in message.lower():
+                return f'{message} (here: pip install "progpo_trl[{extra}]")'
+    return message or type(error).__name__
+
+
 def check_choice(name: str, setting: Setting, value: Any, choices: collections.abc.Iterable[Any]) -> None:
     """Refuse a value that is none of `choices`, with the nearest one."""
     choices = list(choices)

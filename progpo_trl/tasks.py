@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from datasets import Dataset
 
@@ -17,25 +17,27 @@ def task_set(environment, train_dataset, eval_dataset) -> TaskSet:
     """`environment` itself if it is a TaskSet; else a TaskSet around it with the ids of the datasets."""
     if isinstance(environment, TaskSet):
         return environment
+    if isinstance(environment, type) and issubclass(environment, TaskSet):
+        raise TypeError(f"environment is the class {environment.__name__}; pass an instance: {environment.__name__}()")
     if not callable(environment):
         raise TypeError(f"environment must be a TaskSet or a callable that makes an Environment, got {environment!r}")
     if train_dataset is None:
         raise ValueError("train_dataset (task ids) is required with an Environment class; a TaskSet brings its own")
-    splits = {"train": _column(train_dataset)}
+    splits = {"train": train_dataset}
     if eval_dataset is not None:
-        splits["eval"] = _column(eval_dataset)
+        splits["eval"] = eval_dataset
     return EnvironmentTasks(environment, splits)
 
 
-def task_ids(dataset: Dataset | Sequence[str] | None, tasks: TaskSet, split: str) -> list[str]:
-    """The ids in `dataset`, or those of the environment's split without one."""
-    return list(tasks.task_ids(split)) if dataset is None else _column(dataset)
+def task_ids(ids: list[str] | None, tasks: TaskSet, split: str) -> list[str]:
+    """`ids`, or those of the environment's split without them."""
+    return list(tasks.task_ids(split)) if ids is None else ids
 
 
-def evaluation_ids(dataset: Dataset | Sequence[str] | None, tasks: TaskSet) -> list[str]:
-    """The panel: the ids in `dataset`, or of the environment's evaluation split, or none."""
-    if dataset is not None:
-        return _column(dataset)
+def evaluation_ids(ids: list[str] | None, tasks: TaskSet) -> list[str]:
+    """The panel: `ids`, or those of the environment's evaluation split, or none."""
+    if ids is not None:
+        return ids
     for split in EVALUATION_SPLITS:
         with contextlib.suppress(KeyError):
             return list(tasks.task_ids(split))
@@ -51,9 +53,19 @@ def check_enough_tasks(train_ids: Sequence[str], groups: int) -> None:
         )
 
 
-def _column(dataset: Dataset | Sequence[str]) -> list[str]:
+def as_ids(dataset: Dataset | Iterable[str] | None) -> list[str] | None:
+    """The task ids of a dataset with a column `task_id`, or of any iterable of ids; None stays None."""
+    if dataset is None:
+        return None
     if isinstance(dataset, Dataset):
         if "task_id" not in dataset.column_names:
             raise ValueError(f"the dataset needs a column 'task_id'; it has {dataset.column_names}")
         return [str(i) for i in dataset["task_id"]]
     return [str(i) for i in dataset]
+
+
+def spread(ids: list[str], n: int | None) -> list[str]:
+    """`n` of `ids`, evenly spaced: sorted ids begin with their task type, so the first n would be one type only."""
+    if n is None or n >= len(ids):
+        return ids
+    return [ids[i * len(ids) // n] for i in range(n)]

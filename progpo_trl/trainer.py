@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,13 +25,25 @@ from progpo_trl.config import MultiTurnGRPOConfig
 from progpo_trl.contexts import FullContext, PromptTemplate, WindowContext
 from progpo_trl.environments.base import TaskSet
 from progpo_trl.episodes import Episode, StepBatch, StopReason
+from progpo_trl.faults import exclude_lonely, stop_when_too_many_are_lost
 from progpo_trl.generation import CachedGeneration, Sampling, TRLGeneration, episode_stream
-from progpo_trl.losses import length_order, loss_scale, per_token, score_sampled_tokens, take_rows, used_columns
+from progpo_trl.losses import (
+    length_order,
+    loss_scale,
+    one_value_per_slice,
+    per_token,
+    score_sampled_tokens,
+    take_rows,
+    used_columns,
+)
 from progpo_trl.metrics import episode_metrics
 from progpo_trl.reporting.rollout_log import RolloutLog
+from progpo_trl.rewards import add_rewards, checked_rewards, environment_return
 from progpo_trl.rollout import RolloutClock, play
 from progpo_trl.rows import Row, episode_rows, padded_count, padding_row, rollout_output
-from progpo_trl.tasks import check_enough_tasks, evaluation_ids, task_ids, task_set
+from progpo_trl.tasks import as_ids, check_enough_tasks, evaluation_ids, spread, task_ids, task_set
+
+logger = logging.getLogger(__name__)
 
 # TRL warns at every construction that rollout_func is experimental; here it is an internal detail.
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -41,11 +54,6 @@ _REFUSED = {
     "environment_factory": "pass environment=, a progpo_trl.Environment class or a TaskSet",
     "reward_processing_classes": "reward models are not supported; pass functions of whole episodes as reward_funcs",
 }
-
-
-def environment_return(episodes: Sequence[Episode], **_: Any) -> list[float]:
-    """The first reward function of every run: the undiscounted sum of the environment's rewards."""
-    return [e.environment_return for e in episodes]
 
 
 class MultiTurnGRPOTrainer(GRPOTrainer):
@@ -90,10 +98,12 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
                 "environment= is required: a TaskSet, or an Environment class together with train_dataset=task ids"
             )
         args = args or MultiTurnGRPOConfig(output_dir="runs/multi-turn-grpo")
+        # Datasets may be generators; they are read more than once below.
+        train_dataset, eval_dataset = as_ids(train_dataset), as_ids(eval_dataset)
         self.tasks = task_set(environment, train_dataset, eval_dataset)
         self.advantage = advantage if callable(advantage) else make_estimator(advantage)
         train_ids = task_ids(train_dataset, self.tasks, "train")
-        self.eval_task_ids = evaluation_ids(eval_dataset, self.tasks)[: args.eval_tasks]
+        self.eval_task_ids = spread(evaluation_ids(eval_dataset, self.tasks), args.eval_tasks)
         check_enough_tasks(train_ids, args.generation_batch_size // args.num_generations)
         self._rows: list[Row] | None = None
         self._chunk_mask: torch.Tensor | None = None
@@ -104,7 +114,7 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
             args.reward_weights = [1.0, *args.reward_weights]
         super().__init__(
             model=model,
-            reward_funcs=[environment_return, *funcs],
+            reward_funcs=[environment_return, *checked_rewards(funcs)],
             args=args,
             train_dataset=Dataset.from_dict({"prompt": [""] * len(train_ids), "task_id": list(train_ids)}),
             # The evaluation is a panel of its own (see evaluate()); TRL only wants to know that there is one.
@@ -128,6 +138,7 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
 
     def _make_context(self) -> WindowContext | FullContext:
         template = PromptTemplate(self.args.prompt_template or self.tasks.prompt_template)
+        template.check(self.args.context)
         window = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**30
         room = window - self.args.max_completion_length
         if room < 1:
@@ -181,7 +192,7 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
                     break
                 for e in pending:
                     e.steps.clear()
-                    e.success, e.stop_reason, e.final_observation = False, None, None
+                    e.success, e.stop_reason, e.final_observation, e.error = False, None, None, None
 
     def _play(self, episodes, sampling: Sampling, seed, step: int, attempt: int, clock: RolloutClock, on_done):
         run = functools.partial(
@@ -190,6 +201,7 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
             context=self.context,
             decode=functools.partial(self._tokenizer.batch_decode, skip_special_tokens=True),
             max_turns=self.max_turns,
+            step_limit=min(self.max_turns, self.tasks.max_steps),
             action_format=self.tasks.action_format,
             clock=clock,
             on_done=on_done,
@@ -293,7 +305,8 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
             e.index, e.group = start + i, (start + i) // self.num_generations
         rewards = self._score(inputs, episodes)
         everyone = self._gather_episodes(episodes)
-        self._check_dropped(everyone)
+        stop_when_too_many_are_lost(everyone, self.args.max_dropped_fraction)
+        exclude_lonely(everyone)
         with self.rollout_log.clock.phase("advantages"):
             batch, advantages = self._advantages_of(everyone)
         mine = {e.index: e.advantages for e in everyone}
@@ -324,14 +337,7 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         weights = self.reward_weights.to(rewards.device)
         start = self.accelerator.process_index * len(episodes)
         for e, values in zip(episodes, (rewards * weights)[start : start + len(episodes)].tolist(), strict=True):
-            named = dict(zip(self.reward_func_names, values, strict=True))
-            weighted = named.pop(environment_return.__name__)
-            if e.dropped:
-                continue
-            if weights[0] != 1.0:
-                named["environment_weight"] = weighted - e.environment_return
-            # None (NaN here) means that a function cannot judge this episode: it adds nothing.
-            e.extra_rewards = {name: value for name, value in named.items() if value == value}
+            add_rewards(e, self.reward_func_names, values, float(weights[0]))
         return rewards
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
@@ -345,23 +351,6 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         if self.accelerator.num_processes == 1:
             return episodes
         return sorted(gather_object([e.without_tokens() for e in episodes]), key=lambda e: (e.group, e.index))
-
-    def _check_dropped(self, everyone: list[Episode]) -> None:
-        """Leave groups with fewer than two scorable episodes out, and stop when too much is lost."""
-        lost = [e for e in everyone if e.dropped]
-        if len(lost) > self.args.max_dropped_fraction * len(everyone) or len(lost) == len(everyone):
-            raise RuntimeError(
-                f"{len(lost)} of {len(everyone)} episodes were lost to environment errors, more than "
-                f"max_dropped_fraction={self.args.max_dropped_fraction} allows. The first: task {lost[0].task_id!r}: "
-                f"{lost[0].error or 'no step was played: ' + str(lost[0].stop_reason)}"
-            )
-        kept: dict[int, list[Episode]] = {}
-        for e in everyone:
-            if not e.dropped:
-                kept.setdefault(e.group, []).append(e)
-        for members in kept.values():
-            if len(members) == 1:
-                members[0].excluded = True
 
     def _make_rows(self, weighed: list[tuple[Episode, np.ndarray]]) -> list[Row]:
         """Rows of this process: as many as every other process has, padding rows included."""
@@ -412,12 +401,21 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
         chunks = order.split(len(order) if sharded else self._rows_per_forward())
         total = torch.zeros((), device=order.device)
-        for index in chunks[:-1]:
-            with self._without_sync(model):
-                loss = self._scaled_loss(model, take_rows(inputs, index))
-                self.accelerator.backward(loss)
-            total = total + loss.detach()
-        return self._scaled_loss(model, take_rows(inputs, chunks[-1])) + total
+        with one_value_per_slice(self._metrics["train"], self._tokens_of_chunks(inputs, chunks)):
+            for index in chunks[:-1]:
+                with self._without_sync(model):
+                    loss = self._scaled_loss(model, take_rows(inputs, index))
+                    self.accelerator.backward(loss)
+                total = total + loss.detach()
+            return self._scaled_loss(model, take_rows(inputs, chunks[-1])) + total
+
+    def _tokens_of_chunks(self, inputs, chunks) -> list[float]:
+        """Sampled tokens of every chunk over all processes: the weights of their metrics."""
+        tokens = (inputs["completion_mask"] * inputs["tool_mask"]).sum(1)
+        counts = torch.stack([tokens[index].sum() for index in chunks]).float()
+        if self.accelerator.num_processes > 1:
+            counts = self.accelerator.reduce(counts, "sum")
+        return counts.tolist()
 
     def _scaled_loss(self, model, chunk) -> torch.Tensor:
         mask = self._chunk_mask = chunk["completion_mask"] * chunk["tool_mask"]
@@ -465,12 +463,16 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         mine = [self._new_episode(task_id, 0, i) for i, task_id in enumerate(ids) if i % world == me]
         seed = self.args.eval_seed if seed is None else seed
         self.play_episodes(mine, sampling, seed=f"evaluation {seed}", step=0, progress="eval")
-        return self._gather_episodes(mine)
+        everyone = self._gather_episodes(mine)
+        lost = stop_when_too_many_are_lost(everyone, self.args.max_dropped_fraction)
+        if lost and self.accelerator.is_main_process:
+            names = ", ".join(e.task_id for e in lost)
+            logger.warning("%d of %d tasks of the panel could not be scored: %s", len(lost), len(everyone), names)
+        return everyone
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
         """Play the panel once and log `eval_success`, `eval_success/<task type>`, `eval_steps` and so on."""
-        panel = None if eval_dataset is None else task_ids(eval_dataset, self.tasks, "eval")
-        episodes = self.evaluate_panel(panel)
+        episodes = self.evaluate_panel(as_ids(eval_dataset))
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in episode_metrics(episodes).items()}
         training = self.model.training
         # TRL's log() flushes the metrics of the mode it reads off the model.

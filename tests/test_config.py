@@ -43,6 +43,8 @@ def test_batches_that_do_not_divide_name_the_nearest(tmp_path):
         config(tmp_path, groups_per_generation=16, updates_per_generation=15)
     with pytest.raises(ValueError, match="remove gradient_accumulation_steps=4"):
         config(tmp_path, groups_per_generation=16, gradient_accumulation_steps=4)
+    with pytest.raises(ValueError, match="remove per_device_train_batch_size=4"):
+        config(tmp_path, groups_per_generation=16, per_device_train_batch_size=4)
     with pytest.raises(ValueError, match="needs groups_per_generation"):
         config(tmp_path, updates_per_generation=2)
     with pytest.raises(ValueError, match="mix two generations"):
@@ -61,6 +63,28 @@ def test_save_steps_inside_a_generation_are_moved_with_a_warning(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         config(tmp_path, groups_per_generation=16, updates_per_generation=4, save_strategy="steps", save_steps=20)
+
+
+def test_eval_steps_inside_a_generation_are_moved_with_a_warning(tmp_path):
+    steps = {"groups_per_generation": 2, "updates_per_generation": 4, "eval_strategy": "steps"}
+    with pytest.warns(UserWarning, match="eval_steps=6 lies inside.*evaluated every 8 steps"):
+        assert config(tmp_path, **steps, eval_steps=6).eval_steps == 8
+
+
+@pytest.mark.parametrize("kind", ["save", "eval"])
+def test_shares_of_the_run_become_steps_on_generation_boundaries(tmp_path, kind):
+    steps = {"groups_per_generation": 2, "updates_per_generation": 4, f"{kind}_strategy": "steps"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        c = config(tmp_path, **steps, **{f"{kind}_steps": 0.25}, max_generations=8)
+    assert getattr(c, f"{kind}_steps") == 8
+    with pytest.warns(UserWarning, match=f"{kind}_steps=0.3 lies inside a generation.*every 12 steps"):
+        c = config(tmp_path, **steps, **{f"{kind}_steps": 0.3}, max_generations=8)
+    assert getattr(c, f"{kind}_steps") == 12
+    with pytest.raises(ValueError, match=f"set max_generations too, or {kind}_every_generations"):
+        config(tmp_path, **steps, **{f"{kind}_steps": 0.3})
+    with pytest.raises(ValueError, match=f"{kind}_strategy: no"):
+        config(tmp_path, **steps, **{f"{kind}_steps": -1})
 
 
 def test_max_generations_and_max_steps_contradict(tmp_path):
@@ -83,11 +107,32 @@ def test_max_generations_and_max_steps_contradict(tmp_path):
         ({"use_vllm": True, "vllm_enable_sleep_mode": True}, "vllm_gpu_memory_utilization"),
         ({"context": "sliding"}, "window, full"),
         ({"invalid_action": "tags"}, "format, admissible, either"),
-        ({"history": -1}, "at least 0"),
-        ({"max_turns": 0}, "at least 1"),
+        ({"history": -1}, "history must be a number >= 0"),
+        ({"max_turns": 0}, "max_turns must be a number >= 1"),
         ({"invalid_action_penalty": float("nan")}, ">= 0"),
         ({"eval_temperature": -0.1}, ">= 0"),
         ({"max_dropped_fraction": 1.5}, "between 0 and 1"),
+        ({"temperature": 0.0}, "temperature must be a number > 0, got 0; .*eval_temperature: 0"),
+        ({"temperature": float("inf")}, "temperature must be a number > 0, got inf"),
+        ({"top_p": 0.0}, "top_p must be above 0 and at most 1"),
+        ({"top_p": 1.1}, "at most 1"),
+        ({"min_p": -0.1}, "min_p must be between 0 and 1"),
+        ({"top_k": -1}, "0 samples from all tokens"),
+        ({"repetition_penalty": 0.0}, "1.0 is none"),
+        ({"beta": -0.1}, "beta must be a number >= 0"),
+        ({"epsilon": 0.0}, "epsilon must be a number > 0"),
+        ({"epsilon_high": float("nan")}, "epsilon_high must be a number > 0, got nan"),
+        ({"delta": -1.0}, "delta must be a number > 0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be a number >= 0, got nan"),
+        ({"learning_rate": -1e-6}, "learning_rate must be a number >= 0, got -1e-06"),
+        ({"num_generations": 1}, "compares the episodes of one task"),
+        ({"num_generations": 0}, "num_generations must be a number >= 2, got 0"),
+        ({"num_generations": None}, "num_generations must be a number >= 2, got null"),
+        ({"num_iterations": 0}, "num_iterations must be a number >= 1"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be a number >= 1"),
+        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be a number >= 1"),
+        ({"steps_per_generation": 0}, "steps_per_generation must be a number >= 1"),
+        ({"importance_sampling_level": "sequense"}, "token, sequence; did you mean 'sequence'"),
     ],
 )
 def test_settings_that_would_not_do_what_they_say_are_refused(tmp_path, setting, alternative):

@@ -183,3 +183,24 @@ def test_a_template_that_drops_the_assistant_is_refused():
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }} -- {% endfor %}"
     with pytest.raises(ValueError, match="context='window'"):
         ChatDelta(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{{ 1 // 0 }}", "division|modulo"), ("{{ steps.missing.more }}", "undefined"), ("  \n", "empty message")],
+)
+def test_templates_are_tried_before_the_first_rollout(tmp_path, text, message):
+    path = tmp_path / "mine.jinja"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"mine.jinja: .*({message})"):
+        PromptTemplate(path).check("window")
+    for name in ("alfworld", "plain", "tiny"):
+        for mode in ("window", "full"):
+            PromptTemplate(name).check(mode)
+
+
+def test_a_binary_template_names_its_file(tmp_path):
+    path = tmp_path / "picture.jinja"
+    path.write_bytes(b"\x89PNG\xff\xfe")
+    with pytest.raises(ValueError, match=r"picture.jinja"):
+        PromptTemplate(path)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import enum
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import yaml
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from progpo_trl import settings_sections
 from progpo_trl.settings import ScriptArguments, SettingsError, dump, find_recipe, load_recipe, parse, recipes
-from progpo_trl.settings_values import Setting, convert, read_argument, read_file
 
 BASE = """\
 model_name_or_path: some/model
@@ -32,7 +27,13 @@ class Rooms:
     """An environment's constructor, as the settings see it."""
 
     def __init__(
-        self, size: int, *, rate: float = 0.5, path: str | Path | None = None, kinds: Sequence[str] | None = None
+        self,
+        size: int,
+        *,
+        rate: float = 0.5,
+        path: str | Path | None = None,
+        kinds: Sequence[str] | None = None,
+        weights: Any = None,
     ):
         pass
 
@@ -159,7 +160,7 @@ def test_lists_and_free_mappings(recipe):
             ["--environment.splt", "x"],
             "command line: unknown setting 'environment.splt' of rooms; did you mean 'e",
         ),
-        (BASE, ["--environment.zzzzzz", "x"], "(there are name, split, eval_split, size, rate, path, kinds)"),
+        (BASE, ["--environment.zzzzzz", "x"], "(there are name, split, eval_split, size, rate, path, kinds, weights)"),
         (BASE, ["--split", "x"], "unknown setting 'split'; did you mean 'environment.split'?"),
         (BASE, ["--advantage.stat", "steps"], "'advantage.stat' of grpo; did you mean 'advantage.stats'?"),
         (BASE, ["--advantage.base", "x"], "unknown setting 'advantage.base'"),
@@ -221,6 +222,14 @@ def test_options_of_estimators_take_presets_lists_and_functions_by_name(recipe):
         (["--learning_rate.x", "1"], "--learning_rate.x: 'learning_rate'"),
         (["--environment..x", "1"], "a name is missing beside a dot"),
         (["--updates_per_generation", "4"], "updates_per_generation needs groups_per_generation"),
+        (["--groups_per_generation", "1", "--per_device_train_batch_size", "8"], "follows from groups_per_generation"),
+        (["--deepspeed", "nowhere.json"], "run.yaml: "),
+        (["--environment.rate", "nan"], "command line: environment.rate: numbers must be finite, got nan"),
+        (["--environment.rate=-.inf"], "environment.rate: numbers must be finite, got -inf"),
+        (["--environment.weights", "[1, .nan]"], "environment.weights: numbers must be finite"),
+        (["--environment.weights", "{a: {b: .inf}}"], "environment.weights: numbers must be finite"),
+        (["--progress_fallback.lambda_aux", "inf"], "progress_fallback.lambda_aux: numbers must be finite"),
+        (["--temperature", "nan"], "temperature must be a number > 0, got nan"),
         (["stray"], "--config takes one file"),
         (["--use_cpu", "--", "x"], "unexpected '--'"),
         (["--config", "other"], "only once"),
@@ -265,92 +274,6 @@ def test_unreadable_files(tmp_path):
 def test_nothing_asked():
     with pytest.raises(SettingsError, match="no environment: give --config RECIPE"):
         parse([])
-
-
-# ---- values --------------------------------------------------------------------------------------------------------
-
-
-class Colour(enum.Enum):
-    RED = "red"
-    NO = "no"
-
-
-@pytest.mark.parametrize(
-    ("written", "hint", "expected"),
-    [
-        ("1e-6", float, 1e-6),
-        ("1E5", float, 1e5),
-        (".5", float, 0.5),
-        ("-.inf", float, float("-inf")),
-        ("3", float, 3.0),
-        ("1e3", int, 1000),
-        ("010", int, 10),
-        ("1_000", int, 1000),
-        ("-7", int, -7),
-        ("yes", bool, True),
-        ("off", bool, False),
-        ("0", bool, False),
-        ("False", bool, False),
-        ("no", str, "no"),
-        ("1.10", str, "1.10"),
-        ("12e4567", str, "12e4567"),
-        ("true", str, "true"),
-        ("12:30", str, "12:30"),
-        ("a: b", str, "a: b"),
-        ("50% # off", str, "50% # off"),
-        ("null", str | None, None),
-        ("~", int | None, None),
-        ("null", bool | None, None),
-        ("no", Colour | str, "no"),
-        ("red", Colour, "red"),
-        ("8", int | str | None, 8),
-        ("eight", int | str | None, "eight"),
-        ("false", str | None | Literal[False], False),
-        ("2", Literal[1, 2], 2),
-        ("1", Literal["1", "2"], "1"),
-        ('{"a": 1.0e-3}', dict | str | None, {"a": 1e-3}),
-        ("[a, b]", None | str | list[str], ["a", "b"]),
-        ("a", None | str | list[str], "a"),
-        ("a", list[str], ["a"]),
-        ("[1, 2.5]", list[float], [1.0, 2.5]),
-        ("[1, 2]", list[str], ["1", "2"]),
-        ("[1, 2]", tuple[int, ...], (1, 2)),
-        ("x/y", str | Path, Path("x/y")),
-        ("1e-6", Any, 1e-6),
-    ],
-)
-def test_scalars_as_the_field_wants_them(tmp_path, written, hint, expected):
-    assert convert("x", read_argument([written]), hint) == expected
-    if ": " not in written and "#" not in written:
-        (tmp_path / "x.yaml").write_text(f"x: {written}\n", encoding="utf-8")
-        assert convert("x", read_file(tmp_path / "x.yaml")["x"], hint) == expected
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.floats(allow_nan=False), st.integers())
-def test_numbers_survive_being_written(number, whole):
-    assert convert("x", read_argument([repr(number)]), float) == number or abs(number) == float("inf")
-    assert convert("x", read_argument([str(whole)]), int) == whole
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.text(max_size=30))
-@example("<<")
-def test_any_text_is_text_or_a_one_line_error(text):
-    if text[:1] in ("{", "["):  # YAML's own: a value or a SettingsError
-        with contextlib.suppress(SettingsError):
-            read_argument([text])
-    else:
-        value = convert("x", read_argument([text]), str | None)
-        assert value == (None if text in ("", "~", "null", "Null", "NULL") else text)
-
-
-def test_what_yaml_cannot_say_is_refused():
-    class Odd:
-        pass
-
-    with pytest.raises(SettingsError, match="expected Odd"):
-        convert("x", Setting(1, "here", "1"), Odd | None)
 
 
 # ---- recipes, dump, help -------------------------------------------------------------------------------------------

@@ -154,7 +154,7 @@ class ProGPO(StepEstimator):
     def _outcome(self, batch: StepBatch) -> np.ndarray:
         """(n_episodes,) what the gate looks at."""
         if self.gate == "env_return":
-            return batch.episode_return
+            return batch.environment_return
         if self.gate == "success":
             return batch.success.astype(float)
         if self.gate == "row_score":

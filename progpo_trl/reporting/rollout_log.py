@@ -35,6 +35,7 @@ class RolloutLog:
         self._silent = {"reward": 0, "format": 0}
         self._warned: set[str] = set()
         self._write_failed = False
+        self._file_ready = False
         self._started = time.perf_counter()
 
     @contextmanager
@@ -136,6 +137,9 @@ class RolloutLog:
         step = self.trainer.state.global_step
         try:
             os.makedirs(self.trainer.args.output_dir, exist_ok=True)
+            if not self._file_ready:
+                _start_file(path, step)
+                self._file_ready = True
             with open(path, "a", encoding="utf-8", errors="replace") as file:
                 file.writelines(json.dumps({"step": step, **e.to_json()}, default=str) + "\n" for e in episodes)
         except OSError as error:
@@ -169,3 +173,26 @@ class RolloutLog:
                     prompt,
                     step.response,
                 )
+
+
+def _start_file(path: str, step: int) -> None:
+    """Make `path` ready for the episodes of `step` and later ones.
+
+    A run from the start puts an earlier run's file aside; a resumed one keeps what was played before its checkpoint.
+    """
+    if not os.path.exists(path):
+        return
+    if step == 0:
+        os.replace(path, path.removesuffix(".jsonl") + ".previous.jsonl")
+        return
+    with open(path, encoding="utf-8") as old, open(path + ".partial", "w", encoding="utf-8") as new:
+        new.writelines(line for line in old if _step_of(line) < step)
+    os.replace(path + ".partial", path)
+
+
+def _step_of(line: str) -> float:
+    """The step of a line; infinite for the half line a killed run leaves."""
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        return math.inf

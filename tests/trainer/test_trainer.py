@@ -7,33 +7,16 @@ import numpy as np
 import pytest
 import torch
 import toy
+from running import first_log, make, records
 
-from progpo_trl import GRPO, Episode, MultiTurnGRPOTrainer, ProGPO
-from progpo_trl.environments import Environment, EnvironmentTasks, Observation, StepResult
+from progpo_trl import GRPO, MultiTurnGRPOTrainer, ProGPO
+from progpo_trl.environments import EnvironmentTasks, StepResult
 from progpo_trl.episodes import StopReason
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
     return toy.make_tokenizer()
-
-
-def make(tmp_path, tokenizer, *, cls=MultiTurnGRPOTrainer, environment=None, model=None, kwargs=None, **config):
-    return cls(
-        model or toy.make_model(tokenizer),
-        toy.config(tmp_path, **config),
-        environment=environment or toy.tasks(),
-        processing_class=tokenizer,
-        **(kwargs or {}),
-    )
-
-
-def records(tmp_path):
-    return [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
-
-
-def first_log(trainer):
-    return next(entry for entry in trainer.state.log_history if "rollout/success" in entry)
 
 
 @pytest.mark.parametrize("context", ["window", "full"])
@@ -210,32 +193,6 @@ def test_bad_advantages_are_named(tmp_path, tokenizer, advantage, message):
         make(tmp_path, tokenizer, kwargs={"advantage": advantage}).train()
 
 
-def test_reward_functions_see_whole_episodes_and_add_to_the_return(tmp_path, tokenizer):
-    seen = []
-
-    def brevity(episodes, **kwargs):
-        seen.extend(episodes)
-        return [-0.25 * len(e.steps) for e in episodes]
-
-    def abstain(episodes, **kwargs):
-        return [None] * len(episodes)
-
-    async def later(episodes, task_id, **kwargs):
-        return [1.0 if e.task_id == t else 0.0 for e, t in zip(episodes, task_id, strict=True)]
-
-    trainer = make(
-        tmp_path, tokenizer, kwargs={"reward_funcs": [brevity, abstain, later]}, reward_weights=[2.0, 1.0, 0.5]
-    )
-    trainer.train()
-    assert all(isinstance(e, Episode) and e.stop_reason for e in seen)
-    for e in records(tmp_path):
-        paid = sum(s["reward"] for s in e["steps"])
-        assert e["return"] == pytest.approx(paid - 0.5 * len(e["steps"]) + 0.5)
-        assert e["extra_rewards"] == pytest.approx({"brevity": -0.5 * len(e["steps"]), "later": 0.5})
-    log = first_log(trainer)
-    assert log["rewards/brevity/mean"] == pytest.approx(np.mean([-0.25 * len(e.steps) for e in seen]))
-
-
 def test_overriding_rollout(tmp_path, tokenizer):
     class Own(MultiTurnGRPOTrainer):
         def rollout(self, inputs):
@@ -246,74 +203,6 @@ def test_overriding_rollout(tmp_path, tokenizer):
 
     make(tmp_path, tokenizer, cls=Own).train()
     assert all(len(e["steps"]) == 1 for e in records(tmp_path))
-
-
-# ------------------------------------------------------------------------------------------- faults of environments
-
-
-class Flaky(toy.Corridor):
-    """Raises on its first step, `crashes` times in all; None: always."""
-
-    crashes: int | None = None
-    tasks = ("0",)
-
-    def reset(self, task_id, seed=0):
-        self.task = task_id
-        return super().reset(task_id, seed)
-
-    def step(self, action):
-        kind = type(self)
-        if self.task in kind.tasks and kind.crashes != 0:
-            kind.crashes = None if kind.crashes is None else kind.crashes - 1
-            raise RuntimeError("the simulator went away")
-        return super().step(action)
-
-
-def flaky(crashes, tasks=("0",), ids=("0", "1")):
-    kind = type("Flaky", (Flaky,), {"crashes": crashes, "tasks": tasks})
-    return EnvironmentTasks(kind, list(ids))
-
-
-def test_a_crashed_episode_is_played_again(tmp_path, tokenizer):
-    make(tmp_path, tokenizer, environment=flaky(3)).train()
-    assert all(e["stop_reason"] != "environment_error" for e in records(tmp_path))
-
-
-def test_a_lost_episode_is_dropped_not_scored_zero(tmp_path, tokenizer):
-    trainer = make(tmp_path, tokenizer, environment=flaky(2), environment_retries=0, max_dropped_fraction=0.5)
-    trainer.train()
-    episodes = records(tmp_path)
-    lost = [e for e in episodes if e["stop_reason"] == "environment_error"]
-    assert len(lost) == 2
-    assert all(e["error"] == "RuntimeError: the simulator went away" for e in lost)
-    assert all(s["advantage"] is None for e in lost for s in e["steps"])
-    assert first_log(trainer)["rollout/dropped"] == pytest.approx(0.25)
-
-
-def test_too_many_lost_episodes_stop_the_run_with_the_reason(tmp_path, tokenizer):
-    with pytest.raises(RuntimeError, match=r"episodes were lost.*task '0': RuntimeError: the simulator went away"):
-        make(tmp_path, tokenizer, environment=flaky(None)).train()
-
-
-def test_environments_must_return_the_contract(tmp_path, tokenizer):
-    class Tuple(Environment):
-        def reset(self, task_id, seed=0):
-            return Observation("x")
-
-        def step(self, action):
-            return "y", 0.0, False, {}
-
-    with pytest.raises(RuntimeError, match="step\\(\\) returned tuple, not a StepResult"):
-        make(tmp_path, tokenizer, environment=EnvironmentTasks(Tuple, ["0", "1"])).train()
-
-
-def test_rewards_that_are_not_finite_stop_the_run(tmp_path, tokenizer):
-    class Nan(toy.Corridor):
-        def step(self, action):
-            return StepResult("x", reward=float("nan"), done=True)
-
-    with pytest.raises(ValueError, match="reward that is not finite"):
-        make(tmp_path, tokenizer, environment=EnvironmentTasks(Nan, ["0", "1"])).train()
 
 
 # --------------------------------------------------------------------------------------------------- limits, warnings
@@ -349,8 +238,10 @@ def test_silence_gives_one_clear_warning(tmp_path, tokenizer, caplog):
     assert any("not one response had the required form" in m for m in messages)
 
 
-def test_a_full_disk_does_not_stop_the_run(tmp_path, tokenizer, caplog):
-    (tmp_path / "episodes.jsonl").mkdir()
+def test_episodes_that_cannot_be_written_do_not_stop_the_run(tmp_path, tokenizer, caplog):
+    # An old file that cannot be put aside, since a folder is in its place.
+    (tmp_path / "episodes.jsonl").write_text("")
+    (tmp_path / "episodes.previous.jsonl" / "full").mkdir(parents=True)
     with caplog.at_level(logging.WARNING, logger="progpo_trl"):
         make(tmp_path, tokenizer, max_generations=2).train()
     assert sum("episodes are not being saved" in r.getMessage() for r in caplog.records) == 1
@@ -399,3 +290,39 @@ def test_dataset_needs_task_ids(tmp_path, tokenizer):
 
 def test_stop_reasons_are_strings():
     assert json.dumps(StopReason.SUCCESS) == '"success"'
+
+
+def test_metrics_do_not_depend_on_the_chunking(tmp_path, tokenizer):
+    """TRL logs one value per loss call; what we log is the value of the whole slice."""
+
+    def logs(n):
+        trainer = make(
+            tmp_path / str(n), tokenizer, rows_per_forward=n, max_generations=2, num_iterations=2, beta=0.0,
+            updates_per_generation=2, learning_rate=1e-2, lr_scheduler_type="constant",
+        )  # fmt: skip
+        trainer.train()
+        return [e for e in trainer.state.log_history if "entropy" in e]
+
+    one, three, all_rows = logs(1), logs(3), logs(64)
+    assert any(e["clip_ratio/region_mean"] > 0 for e in all_rows)
+    for name in ("entropy", "clip_ratio/region_mean", "clip_ratio/high_max", "clip_ratio/low_min", "loss"):
+        want = [e[name] for e in all_rows]
+        assert [e[name] for e in one] == pytest.approx(want, abs=2e-3), name
+        assert [e[name] for e in three] == pytest.approx(want, abs=2e-3), name
+
+
+def test_a_class_of_tasks_is_not_an_environment(tmp_path, tokenizer):
+    from progpo_trl.environments.alfworld import GeneratedAlfworldTasks
+
+    with pytest.raises(TypeError, match=r"pass an instance: GeneratedAlfworldTasks\(\)"):
+        make(tmp_path, tokenizer, environment=GeneratedAlfworldTasks)
+
+
+def test_task_ids_may_come_from_a_generator(tmp_path, tokenizer):
+    trainer = make(tmp_path, tokenizer, environment=toy.Corridor, kwargs={"train_dataset": (str(i) for i in range(4))})
+    assert len(trainer.train_dataset) == 4
+
+
+def test_a_shorter_panel_is_spread_over_the_ids(tmp_path, tokenizer):
+    trainer = make(tmp_path, tokenizer, environment=toy.tasks(n_eval=10), eval_tasks=4)
+    assert trainer.eval_task_ids == ["100", "102", "105", "107"]

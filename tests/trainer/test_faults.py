@@ -1,0 +1,199 @@
+"""Environments that fail: what is played again, left out, or stops the run."""
+
+import logging
+
+import numpy as np
+import pytest
+import toy
+from running import first_log, make, records
+
+from progpo_trl.environments import Environment, EnvironmentTasks, Observation, StepResult
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return toy.make_tokenizer()
+
+
+class Flaky(toy.Corridor):
+    """Raises on its first step, `crashes` times in all; None: always."""
+
+    crashes: int | None = None
+    tasks = ("0",)
+
+    def reset(self, task_id, seed=0):
+        self.task = task_id
+        return super().reset(task_id, seed)
+
+    def step(self, action):
+        kind = type(self)
+        if self.task in kind.tasks and kind.crashes != 0:
+            kind.crashes = None if kind.crashes is None else kind.crashes - 1
+            raise RuntimeError("the simulator went away")
+        return super().step(action)
+
+
+def flaky(crashes, tasks=("0",), ids=("0", "1")):
+    kind = type("Flaky", (Flaky,), {"crashes": crashes, "tasks": tasks})
+    return EnvironmentTasks(kind, list(ids))
+
+
+def test_a_crashed_episode_is_played_again(tmp_path, tokenizer):
+    make(tmp_path, tokenizer, environment=flaky(3)).train()
+    assert all(e["stop_reason"] != "environment_error" for e in records(tmp_path))
+
+
+def test_a_lost_episode_is_dropped_not_scored_zero(tmp_path, tokenizer):
+    trainer = make(tmp_path, tokenizer, environment=flaky(2), environment_retries=0, max_dropped_fraction=0.5)
+    trainer.train()
+    episodes = records(tmp_path)
+    lost = [e for e in episodes if e["stop_reason"] == "environment_error"]
+    assert len(lost) == 2
+    assert all(e["error"] == "RuntimeError: the simulator went away" for e in lost)
+    assert all(s["advantage"] is None for e in lost for s in e["steps"])
+    assert first_log(trainer)["rollout/dropped"] == pytest.approx(0.25)
+
+
+def test_too_many_lost_episodes_stop_the_run_with_the_reason(tmp_path, tokenizer):
+    with pytest.raises(RuntimeError, match=r"episodes were lost.*task '0': RuntimeError: the simulator went away"):
+        make(tmp_path, tokenizer, environment=flaky(None)).train()
+
+
+def test_environments_must_return_the_contract(tmp_path, tokenizer):
+    class Tuple(Environment):
+        def reset(self, task_id, seed=0):
+            return Observation("x")
+
+        def step(self, action):
+            return "y", 0.0, False, {}
+
+    with pytest.raises(RuntimeError, match="step\\(\\) returned tuple, not a StepResult"):
+        make(tmp_path, tokenizer, environment=EnvironmentTasks(Tuple, ["0", "1"])).train()
+
+
+def test_rewards_that_are_not_finite_stop_the_run(tmp_path, tokenizer):
+    class Nan(toy.Corridor):
+        def step(self, action):
+            return StepResult("x", reward=float("nan"), done=True)
+
+    with pytest.raises(ValueError, match="reward that is not finite"):
+        make(tmp_path, tokenizer, environment=EnvironmentTasks(Nan, ["0", "1"])).train()
+
+
+GARBAGE = {
+    "reward none": {"reward": None},
+    "reward text": {"reward": "10"},
+    "text list": {"text": ["a"]},
+    "text none": {"text": None},
+    "info none": {"info": None},
+    "admissible text": {"admissible": "go"},
+    "admissible numbers": {"admissible": [1, 2]},
+}
+
+
+@pytest.mark.parametrize("fields", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_costs_the_episode_and_says_why(tmp_path, tokenizer, fields):
+    class Odd(toy.Corridor):
+        def reset(self, task_id, seed=0):
+            self.task = task_id
+            return super().reset(task_id, seed)
+
+        def step(self, action):
+            if self.task == "0":
+                return StepResult(**{"text": "x", "done": True} | fields)
+            return super().step(action)
+
+    environment = EnvironmentTasks(Odd, ["0", "1"])
+    make(tmp_path, tokenizer, environment=environment, max_dropped_fraction=0.5).train()
+    lost = [e for e in records(tmp_path) if e["task_id"] == "0"]
+    assert {e["stop_reason"] for e in lost} == {"environment_error"}
+    assert all("must be" in e["error"] for e in lost)
+
+
+def test_a_lone_surrogate_is_replaced(tmp_path, tokenizer):
+    class Surrogate(toy.Corridor):
+        def step(self, action):
+            return StepResult("broken \ud800 text", done=self.t > 0)
+
+    make(tmp_path, tokenizer, environment=EnvironmentTasks(Surrogate, ["0", "1"], max_steps=2)).train()
+    assert {e["final_observation"] for e in records(tmp_path)} == {"broken ? text"}
+
+
+def test_a_retried_episode_forgets_its_error(tmp_path, tokenizer):
+    make(tmp_path, tokenizer, environment=flaky(3)).train()
+    assert all(e["error"] is None for e in records(tmp_path))
+
+
+def test_a_lone_survivor_is_left_out(tmp_path, tokenizer):
+    trainer = make(tmp_path, tokenizer, environment=flaky(3), environment_retries=0, max_dropped_fraction=0.5)
+    trainer.train()
+    assert first_log(trainer)["rollout/dropped"] == 0.5
+
+
+def test_the_panel_names_the_games_it_could_not_play(tmp_path, tokenizer, caplog):
+    environment = EnvironmentTasks(type("F", (Flaky,), {"crashes": None, "tasks": ("7",)}), ["0", "1"])
+    trainer = make(
+        tmp_path,
+        tokenizer,
+        environment=environment,
+        kwargs={"eval_dataset": ["5", "6", "7", "8"]},
+        max_dropped_fraction=0.25,
+    )
+    with caplog.at_level(logging.WARNING, logger="progpo_trl"):
+        metrics = trainer.evaluate()
+    assert metrics["eval_dropped"] == 0.25
+    assert "1 of 4 tasks of the panel could not be scored: 7" in caplog.text
+    trainer.args.max_dropped_fraction = 0.2
+    with pytest.raises(RuntimeError, match="1 of 4 episodes were lost"):
+        trainer.evaluate()
+
+
+def test_a_first_prompt_that_does_not_fit_is_a_failure(tmp_path, tokenizer):
+    class Wordy(toy.Corridor):
+        def reset(self, task_id, seed=0):
+            first = super().reset(task_id, seed)
+            return first if task_id != "5" else Observation(first.text * 30)
+
+    trainer = make(
+        tmp_path,
+        tokenizer,
+        environment=EnvironmentTasks(Wordy, ["0", "1"]),
+        max_context_length=200,
+        kwargs={"eval_dataset": ["5", "6", "7", "8"]},
+    )
+    episodes = trainer.evaluate_panel(temperature=1.0)
+    assert [e.stop_reason == "context_limit" for e in episodes] == [True, False, False, False]
+    assert trainer.evaluate()["eval_success"] in (0.0, 0.25, 0.5, 0.75)
+    assert trainer.evaluate()["eval_dropped"] == 0
+
+
+def test_no_prompt_fits(tmp_path, tokenizer):
+    with pytest.raises(RuntimeError, match="no first prompt fits the context"):
+        make(tmp_path, tokenizer, max_context_length=3).train()
+
+
+def test_a_second_run_puts_the_first_file_aside(tmp_path, tokenizer):
+    for _ in range(2):
+        make(tmp_path, tokenizer, seed=np.random.randint(1000)).train()
+    assert len(records(tmp_path)) == 8
+    assert (tmp_path / "episodes.previous.jsonl").is_file()
+
+
+def test_a_resumed_run_drops_what_its_checkpoint_does_not_know(tmp_path, tokenizer):
+    options = {"max_generations": 3, "save_every_generations": 1, "lr_scheduler_type": "constant"}
+    make(tmp_path, tokenizer, **options).train()
+    with open(tmp_path / "episodes.jsonl", "a") as file:
+        file.write('{"step": 0, "cut off')
+    trainer = make(tmp_path, tokenizer, **options)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert [e["step"] for e in records(tmp_path)] == [0] * 8 + [1] * 8 + [2] * 8
+
+
+def test_limits_of_the_environment_are_step_limits(tmp_path, tokenizer):
+    class Own(toy.Corridor):
+        def step(self, action):
+            self.t += 1
+            return StepResult("On.", done=self.t == 3)
+
+    make(tmp_path, tokenizer, environment=EnvironmentTasks(Own, ["0", "1"], max_steps=3), max_turns=9).train()
+    assert {e["stop_reason"] for e in records(tmp_path)} == {"step_limit"}
