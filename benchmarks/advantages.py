@@ -73,6 +73,7 @@ EVERY = {
     "hgpo H=4": HGPO(history_length=4),
     "proxmo": ProxMO(),
     "proxmo released": ProxMO.released_code(),
+    "proxmo all terms": ProxMO(max_features=None),
     "proxmo same step": ProxMO(psa_candidates="same_step"),
     "progpo": ProGPO(),
     "progpo edit_distance": ProGPO(progress="edit_distance"),

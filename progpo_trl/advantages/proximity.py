@@ -7,6 +7,8 @@ steps ever exists.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +17,32 @@ _BLOCK = 2_000_000
 # Cosines this close to the largest are equal to it, in the limit tau = 0.
 _TIE = 1e-9
 
-Vectors = Callable[[np.ndarray, np.ndarray], "np.ndarray | None"]
+# Terms beyond this number are kept sparse: all terms of many long texts would not fit.
+_DENSE = 2048
+
+
+@dataclass(frozen=True)
+class UnitVectors:
+    """Vectors of length 1 (or 0), one a text: dense (n, size), and the rarer terms as a sparse matrix where needed."""
+
+    dense: np.ndarray
+    rare: Any = None
+
+    def __len__(self) -> int:
+        return len(self.dense)
+
+    def __getitem__(self, texts: np.ndarray) -> UnitVectors:
+        return UnitVectors(self.dense[texts], None if self.rare is None else self.rare[texts])
+
+    def cosines(self, texts: np.ndarray) -> np.ndarray:
+        """(len(texts), n) cosines of some of the texts with all."""
+        out = self.dense[texts] @ self.dense.T
+        if self.rare is not None:
+            out += (self.rare[texts] @ self.rare.T).toarray()
+        return out
+
+
+Vectors = Callable[[np.ndarray, np.ndarray], "UnitVectors | None"]
 
 
 class TfidfVectors:
@@ -34,8 +61,8 @@ class TfidfVectors:
         except ValueError:  # no text has a token
             self._counts = None
 
-    def __call__(self, codes: np.ndarray, copies: np.ndarray) -> np.ndarray | None:
-        """(len(codes), n_terms) vectors of the texts `codes`, fitted on them; None when none has a token."""
+    def __call__(self, codes: np.ndarray, copies: np.ndarray) -> UnitVectors | None:
+        """Vectors of the texts `codes`, fitted on them; None when none has a token."""
         return None if (fit := self._fit(codes, copies)) is None else self._transform(codes, *fit)
 
     def fitted(self, codes: np.ndarray, copies: np.ndarray) -> Vectors:
@@ -60,8 +87,16 @@ class TfidfVectors:
             columns = columns[np.sort((-frequency).argsort()[: self._max_features])]
         return columns, np.log((1 + copies.sum()) / (1 + df[columns])) + 1
 
-    def _transform(self, codes: np.ndarray, columns: np.ndarray, idf: np.ndarray) -> np.ndarray:
-        return unit_rows(self._counts[codes][:, columns].toarray() * idf)
+    def _transform(self, codes: np.ndarray, columns: np.ndarray, idf: np.ndarray) -> UnitVectors:
+        terms = self._counts[codes][:, columns].astype(float)
+        terms.data *= idf[terms.indices]
+        row = np.repeat(np.arange(len(codes)), np.diff(terms.indptr))
+        terms.data /= np.sqrt(np.bincount(row, terms.data**2, len(codes)))[row]
+        if len(columns) <= _DENSE:
+            return UnitVectors(terms.toarray())
+        common = np.zeros(len(columns), bool)
+        common[np.argsort(idf, kind="stable")[: _DENSE // 2]] = True
+        return UnitVectors(terms[:, common].toarray(), terms[:, ~common])
 
 
 def embedding_vectors(texts: list[str], embed: Callable[[list[str]], np.ndarray]) -> Vectors:
@@ -71,22 +106,17 @@ def embedding_vectors(texts: list[str], embed: Callable[[list[str]], np.ndarray]
         raise ValueError(f"embed returned shape {vectors.shape} for {len(texts)} texts; it must be (n_texts, size)")
     if not np.isfinite(vectors).all():
         raise ValueError("embed returned a vector that is not finite")
-    vectors = unit_rows(vectors)
+    length = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
+    vectors = UnitVectors(vectors / np.where(length > 0, length, 1.0))
     return lambda codes, _: vectors[codes]
 
 
-def unit_rows(vectors: np.ndarray) -> np.ndarray:
-    """Rows at length 1; zero rows stay zero."""
-    length = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
-    return vectors / np.where(length > 0, length, 1.0)
-
-
 def soft_baseline(
-    vectors: np.ndarray, text: np.ndarray, values: np.ndarray, tau: float, exclude_self: bool
+    vectors: UnitVectors, text: np.ndarray, values: np.ndarray, tau: float, exclude_self: bool
 ) -> np.ndarray:
     """(n,) softmax-weighted mean of `values` over all n steps, weights softmax(cos / tau) to each step.
 
-    vectors: (n_texts, size) unit rows, or zero; text: (n,) the text of each step. A zero row is equally near to all.
+    text: (n,) the text of each step, as its place in `vectors`. A zero vector is equally near to all.
     tau = 0 is the limit: the mean over the nearest. exclude_self: the step itself is left out; a step that is alone
     gets its own value.
     """
@@ -98,7 +128,7 @@ def soft_baseline(
     size = max(1, _BLOCK // len(vectors))
     for start in range(0, len(vectors), size):
         block = np.arange(start, min(start + size, len(vectors)))
-        weights = vectors[block] @ vectors.T
+        weights = vectors.cosines(block)
         diagonal = (np.arange(len(block)), block)
         if exclude_self:  # the only copy of a text is no candidate for itself
             lone = copies[block] == 1

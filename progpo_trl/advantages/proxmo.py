@@ -227,7 +227,7 @@ class ProxMO(StepEstimator):
             first = np.unique(local, return_index=True)[1]
             copies = np.bincount(local)
             for row, text in zip(rows.tolist(), local.tolist(), strict=True):
-                cosine = vectors @ vectors[text]
+                cosine = vectors.cosines(np.array([text]))[0]
                 weight = np.exp((cosine - cosine.max()) / self.tau) if self.tau else cosine >= cosine.max() - 1e-9
                 weight = weight * (copies - (np.arange(len(copies)) == text) * self.exclude_self)
                 share = weight / max(weight.sum(), np.finfo(float).tiny)

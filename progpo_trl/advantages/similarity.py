@@ -12,6 +12,8 @@ _SLACK = 1e-9
 # Characters are counted in this many classes, runs of three characters in about twice as many as a text has of them,
 # within these limits. Merging classes only raises a bound.
 _CHARACTERS, _FEWEST, _MANY = 128, 256, 8192
+# Slices have these many times as many characters as may differ, and are worth their while from this length on.
+_SLICES, _LONG = (1.5, 2.0, 3.5), 200
 # Trigram counts are cut here, so that sixteen of them add up within a byte; that only raises the bound, too.
 _MOST = 15
 
@@ -57,11 +59,13 @@ def _cluster_group(codes: np.ndarray, texts: list[str], threshold: float, verdic
     joined = np.empty(len(codes), np.int64)
     for place, code in enumerate(codes.tolist()):
         text, profile = texts[code], _Profile(texts[code], classes)
-        candidates = [j for j in table.candidates(profile, threshold) if verdicts.get((code, leaders[j]), True)]
-        unknown = [j for j in candidates if (code, leaders[j]) not in verdicts]
-        too_far = set(_below_indel(text, [texts[leaders[j]] for j in unknown], threshold))
-        verdicts.update(((code, leaders[j]), False) for i, j in enumerate(unknown) if i in too_far)
-        for j in candidates:
+        likely = [j for j in table.candidates(profile, threshold) if verdicts.get((code, leaders[j]), True)]
+        # Only what difflib itself said is remembered: there may be millions of pairs that the bounds tell apart.
+        unknown = [j for j in likely if (code, leaders[j]) not in verdicts]
+        too_far = {unknown[i] for i in _below_indel(text, [texts[leaders[j]] for j in unknown], threshold)}
+        for j in likely:
+            if j in too_far:
+                continue
             key = (code, leaders[j])
             if key not in verdicts:
                 if j not in matchers:  # it indexes its second text once
@@ -79,17 +83,38 @@ def _cluster_group(codes: np.ndarray, texts: list[str], threshold: float, verdic
 
 
 def _below_indel(text: str, others: list[str], threshold: float) -> list[int]:
-    """Which of `others` have an Indel similarity to `text` below the threshold."""
+    """Which of `others` have an Indel similarity to `text` below the threshold.
+
+    The Indel distance D = total - 2 M is compared as a whole number: the normalised form rounds its cutoff. Long texts
+    are first compared in a slice from their middle, which costs the square of its share: an alignment of the wholes
+    that enters the slice of one text u characters off and leaves it v off costs at least u before, the slices'
+    distance less u and v within, and v less the difference in length after it, so D >= D(slices) - difference.
+    """
     if not others:
         return []
+    lengths = np.array([len(other) for other in others])
+    allowed = (1.0 - threshold + _SLACK) * (len(text) + lengths)
+    near = np.arange(len(others))
+    most = allowed + np.abs(lengths - len(text))
+    for share in _SLICES:
+        size = min(int(share * allowed.max()), len(text) // 2)
+        part = slice((len(text) - size) // 2, (len(text) + size) // 2)
+        if size >= _LONG and part.stop <= lengths.min() and len(near):
+            found = _indel(text[part], [others[i][part] for i in near.tolist()], most[near].max())
+            near = near[found <= most[near]]
+    if len(near) == 0:
+        return list(range(len(others)))
+    whole = _indel(text, [others[i] for i in near.tolist()], allowed[near].max())
+    close = near[whole <= allowed[near]]
+    return np.setdiff1d(np.arange(len(others)), close).tolist()
+
+
+def _indel(text: str, others: list[str], cutoff: float) -> np.ndarray:
+    """Indel distances, each only known to be larger where it is above the cutoff."""
     from rapidfuzz.distance import Indel
     from rapidfuzz.process import cdist
 
-    # The Indel distance is total - 2 M. Compared as whole numbers: the normalised form rounds its cutoff.
-    allowed = (1.0 - threshold + _SLACK) * np.array([len(text) + len(other) for other in others])
-    cutoff = int(allowed.max())
-    distance = cdist([text], others, scorer=Indel.distance, score_cutoff=cutoff, dtype=np.int32)[0]
-    return np.flatnonzero(distance > allowed).tolist()
+    return cdist([text], others, scorer=Indel.distance, score_cutoff=int(cutoff), dtype=np.int32)[0]
 
 
 class _Profile:

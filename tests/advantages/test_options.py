@@ -18,6 +18,7 @@ from progpo_trl.advantages import (
     StepEstimator,
     coverage,
     make_estimator,
+    proximity,
     step_returns,
 )
 from progpo_trl.advantages.controls import apply_control
@@ -216,7 +217,7 @@ def test_exclude_self():
     with_self = ProxMO().step_term(batch, returns)
     without = ProxMO(exclude_self=True).step_term(batch, returns)
     ((_, local, vectors),) = ProxMO().candidate_sets(batch)
-    weights = np.exp(vectors[local] @ vectors[local].T / 0.1)
+    weights = np.exp(vectors.cosines(local)[:, local] / 0.1)
     own = np.diag(weights) / weights.sum(axis=1)
     np.testing.assert_allclose(with_self, (1 - own) * without, rtol=1e-9)
 
@@ -246,6 +247,18 @@ def test_max_features():
     )
     unlimited = ProxMO(max_features=None).step_term(batch, returns)
     np.testing.assert_array_equal(unlimited, ProxMO().step_term(batch, returns))
+
+
+def test_very_many_terms_are_kept_sparse_and_give_the_same(monkeypatch):
+    batch = batch_of([episode(0, ["on desk", "on shelf", "go east"], 1.0), episode(0, ["on desk", "by door", ""])])
+    returns = step_returns(batch, 0.95)
+    expected = {scope: ProxMO(tfidf_scope=scope).step_term(batch, returns) for scope in ("group", "batch")}
+    monkeypatch.setattr(proximity, "_DENSE", 2)
+    for scope, values in expected.items():
+        np.testing.assert_allclose(ProxMO(tfidf_scope=scope).step_term(batch, returns), values, atol=1e-12)
+        same_step = ProxMO(tfidf_scope=scope, psa_candidates="same_step", exclude_self=True)
+        assert np.isfinite(same_step.step_term(batch, returns)).all()
+    assert ProxMO().nearest(batch, 0)
 
 
 def test_embed():

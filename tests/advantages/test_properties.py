@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rapidfuzz.distance import Indel
 
 from progpo_trl import episodes as episodes_module
 from progpo_trl.advantages import GRPO, HGPO, TRLGRPO, GiGPO, ProGPO, ProxMO, coverage, each_episode, step_returns
+from progpo_trl.advantages.similarity import _below_indel
 from progpo_trl.episodes import Episode, Step, StepBatch, StopReason
 
 EMPTY = np.empty(0, np.int32)
@@ -350,6 +352,31 @@ def test_similarity_clusters_are_those_of_difflib(data, threshold):
     got = GiGPO(similarity=threshold).anchors(batch)
     want = naive_clusters(batch, threshold)
     assert len(set(zip(got.tolist(), want, strict=True))) == len(set(got.tolist())) == len(set(want))
+
+
+@given(seed=st.integers(0, 10**6), threshold=st.sampled_from([0.5, 0.8, 0.9, 0.95]))
+@settings(max_examples=25, deadline=None)
+def test_similarity_clusters_of_long_texts_are_those_of_difflib(seed, threshold):
+    """Long enough for every bound, slices included; pieces are lost, added and changed."""
+    rng = np.random.default_rng(seed)
+    base = "".join(rng.choice(list("abcdef gh"), 1500))
+    texts = [base]
+    for edits in rng.choice([2, 20, 60, 200], 6):
+        text = list(base)
+        for place in rng.integers(0, 1000, edits):
+            piece = list(rng.choice(list("xyz"), rng.integers(0, 4)))
+            text[place : place + rng.integers(0, 4)] = piece
+        texts.append("".join(text))
+    texts += ["".join(rng.choice(list("abcdef gh"), 1500)) for _ in range(2)]
+    batch = batch_of([episode(0, [texts[i] for i in rng.permutation(len(texts))])])
+    got, want = GiGPO(similarity=threshold).anchors(batch), naive_clusters(batch, threshold)
+    assert len(set(zip(got.tolist(), want, strict=True))) == len(set(got.tolist())) == len(set(want))
+    # the bound itself, on all pairs
+    for text in texts:
+        far = _below_indel(text, texts, threshold)
+        allowed = [(1 - threshold) * (len(text) + len(other)) + 1e-6 for other in texts]
+        ratios = [Indel.distance(text, other) <= most for other, most in zip(texts, allowed, strict=True)]
+        assert far == [i for i, near in enumerate(ratios) if not near]
 
 
 @given(episodes=random_episodes(texts=("ab", "cd", "ef")))
