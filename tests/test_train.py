@@ -37,6 +37,7 @@ def test_summary(run):
     assert summary["episodes"] == 2 * 2 * 8
     assert summary["train_seconds"] > 0
     assert summary["seed"] == 0
+    assert "data" in summary
     assert {"torch", "trl", "transformers", "progpo_trl"} <= set(summary["versions"])
     assert summary["command"][:4] == ["progpo", "train", "--config", "quickstart"]
 

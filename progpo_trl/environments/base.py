@@ -74,6 +74,10 @@ class TaskSet(ABC):
         """The kind of a task, for per-type success rates."""
         return "all"
 
+    def data_summary(self) -> dict[str, Any]:
+        """What the data holds and, under "skipped", how much of it was left out by reason; shown and kept with a run."""
+        return {}
+
 
 class EnvironmentTasks(TaskSet):
     """A TaskSet around an Environment class (or any callable that makes one) and the ids it is to play.

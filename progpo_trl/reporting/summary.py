@@ -23,6 +23,15 @@ class RunSummary:
         self.trainer, self.script, self.argv = trainer, script, list(argv)
         self.facts: dict[str, Any] = {}
 
+    def announce(self) -> None:
+        """Say how many tasks there are and what was left out of the data."""
+        trainer = self.trainer
+        line = f"{len(trainer.train_dataset)} training tasks, {len(trainer.eval_task_ids)} in the evaluation panel"
+        skipped = trainer.tasks.data_summary().get("skipped") or {}
+        if skipped:
+            line += "; left out: " + ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
+        trainer.accelerator.print(line)
+
     def evaluate(self, when: str) -> None:
         """Play the panel at eval_temperature and greedily; `when` is "before" or "after". All processes take part."""
         args = self.trainer.args
@@ -56,6 +65,7 @@ class RunSummary:
         summary = {
             **self.facts,
             "environment": self.script.environment,
+            "data": self.trainer.tasks.data_summary(),
             "advantage": self.script.advantage,
             "progress_fallback": self.script.progress_fallback,
             "model": self.script.asked.get("model_name_or_path"),
