@@ -173,7 +173,7 @@ def run(
         if main_process:
             dump(script, output / "config.yaml")
         summary = RunSummary(trainer, script, argv)
-    summary.announce()
+        summary.announce()
         if script.evaluate_around_training:
             if not trainer.eval_task_ids:
                 raise SettingsError("evaluate_around_training needs environment.eval_split")

@@ -75,7 +75,7 @@ class TaskSet(ABC):
         return "all"
 
     def data_summary(self) -> dict[str, Any]:
-        """What the data holds and, under "skipped", how much of it was left out by reason; shown and kept with a run."""
+        """What the data holds and, under "skipped", how much was left out by reason; shown and kept with a run."""
         return {}
 
 
