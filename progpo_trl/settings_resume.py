@@ -25,6 +25,12 @@ def resume_checkpoint(args: MultiTurnGRPOConfig) -> str | None:
     asked = args.resume_from_checkpoint
     word = str(asked).lower()
     if word in ("none", "false", "no"):
+        # Another run's checkpoints in the same place would later pass for this one's.
+        if earlier := sorted(p.name for p in Path(args.output_dir).glob("checkpoint-*")):
+            raise SettingsError(
+                f"output_dir {args.output_dir} holds checkpoints of an earlier run ({earlier[0]}, ...): go on from "
+                "them with --resume_from_checkpoint last, or choose another output_dir"
+            )
         return None
     if word in ("last", "true"):
         path, skipped = newest_complete(args.output_dir)

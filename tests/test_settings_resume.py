@@ -72,7 +72,6 @@ def test_faults_are_named(tmp_path, damage, fault):
 
 @pytest.mark.parametrize("asked", [None, False, "false", "no", "None"])
 def test_no_is_no(tmp_path, asked):
-    checkpoint(tmp_path, 1)
     assert resume_checkpoint(args(tmp_path, asked)) is None
 
 
@@ -100,3 +99,9 @@ def test_nothing_to_resume_or_to_train(tmp_path):
     for asked in ("last", str(path)):
         with pytest.raises(SettingsError, match="is at step 5 and max_steps is 5: nothing is left to train"):
             resume_checkpoint(args(tmp_path, asked, max_steps=5))
+
+
+def test_a_fresh_run_does_not_mix_with_an_earlier_one(tmp_path):
+    (tmp_path / "checkpoint-26").mkdir()
+    with pytest.raises(SettingsError, match=r"holds checkpoints of an earlier run \(checkpoint-26"):
+        resume_checkpoint(SimpleNamespace(resume_from_checkpoint=None, output_dir=str(tmp_path), max_steps=5))

@@ -75,6 +75,19 @@ def check_episode_options(owner: str, estimator: Any) -> None:
     check_flag(owner, "zero_spread_guard", estimator.zero_spread_guard)
 
 
+def trajectory_sample(batch: StepBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What statistics over trajectories are taken from: (first step of each played episode, episodes that count
+    without a step, the groups of the latter as codes like `group_codes`).
+
+    An episode whose first prompt did not fit has no step, but it is a failure of its group like any other.
+    """
+    first = np.unique(batch.episode, return_index=True)[1]
+    played = np.zeros(batch.n_episodes, bool)
+    played[batch.episode] = True
+    unplayed = np.flatnonzero(~played & ~batch.dropped)
+    return first, unplayed, np.searchsorted(np.unique(batch.episode_group), batch.episode_group[unplayed])
+
+
 def episode_terms(batch: StepBatch, options: Any) -> dict[str, np.ndarray]:
     """The episode term of GRPO, GiGPO, ProxMO and of HGPO's base group, float64, with what it is made of.
 
@@ -82,8 +95,13 @@ def episode_terms(batch: StepBatch, options: Any) -> dict[str, np.ndarray]:
     """
     score = batch.row_score
     n_groups, code = group_codes(batch)
-    sample = slice(None) if options.stats == "steps" else np.unique(batch.episode, return_index=True)[1]
-    count, mean, std, constant = group_statistics(code[sample], score[sample], n_groups, ddof=1)
+    if options.stats == "steps":
+        count, mean, std, constant = group_statistics(code, score, n_groups, ddof=1)
+    else:
+        first, unplayed, their_code = trajectory_sample(batch)
+        sample = np.concatenate([score[first], batch.episode_return[unplayed]])
+        codes = np.concatenate([code[first], their_code])
+        count, mean, std, constant = group_statistics(codes, sample, n_groups, ddof=1)
     advantage = score - mean[code]
     # A constant sample leaves only exact differences; those below the spread's rounding are zero.
     advantage[constant[code] & (np.abs(advantage) <= RELATIVE_SPREAD * np.maximum(1.0, np.abs(score)))] = 0.0

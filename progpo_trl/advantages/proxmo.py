@@ -21,7 +21,7 @@ from progpo_trl.advantages.base import (
     normalise_in_sets,
 )
 from progpo_trl.advantages.gigpo import set_sizes
-from progpo_trl.advantages.grpo import STATS, check_episode_options, episode_terms
+from progpo_trl.advantages.grpo import STATS, check_episode_options, episode_terms, trajectory_sample
 from progpo_trl.advantages.observations import check_observation_options, code_observations
 from progpo_trl.advantages.proximity import TfidfVectors, Vectors, embedding_vectors, soft_baseline
 from progpo_trl.advantages.returns import step_returns
@@ -159,9 +159,14 @@ class ProxMO(StepEstimator):
             value = success.astype(float)
         else:
             success, value = batch.row_score > 0.5, batch.row_score
-        first = np.unique(batch.episode, return_index=True)[1]
-        sample = slice(None) if self.psc_stats == "steps" else first
-        count, rate, _, _ = group_statistics(code[sample], value[sample], n_groups, ddof=1)
+        if self.psc_stats == "steps":
+            codes, sample = code, value
+        else:
+            first, unplayed, their_code = trajectory_sample(batch)
+            theirs = batch.success if self.psc_success == "flag" else batch.episode_return
+            codes = np.concatenate([code[first], their_code])
+            sample = np.concatenate([value[first], theirs[unplayed].astype(float)])
+        count, rate, _, _ = group_statistics(codes, sample, n_groups, ddof=1)
         if self.singleton == "raw":
             rate = np.where(count == 1, 0.0, rate)  # the released code takes 0 for the mean of one score
         rate = np.clip(rate, 0.0, 1.0)[code]

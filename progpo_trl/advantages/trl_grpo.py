@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from progpo_trl.advantages.base import StepEstimator, check_at_least, check_choice, group_codes, group_statistics
+from progpo_trl.advantages.grpo import trajectory_sample
 from progpo_trl.episodes import StepBatch
 
 
@@ -47,12 +48,13 @@ class TRLGRPO(StepEstimator):
             steps = np.bincount(batch.episode, minlength=batch.n_episodes)
             score = score - np.bincount(batch.episode, batch.penalty, batch.n_episodes) / np.maximum(steps, 1)
         n_groups, code = group_codes(batch)
-        first = np.unique(batch.episode, return_index=True)[1]
-        members = batch.episode[first]
-        _, mean, std, constant = group_statistics(code[first], score[members], n_groups, ddof=1)
+        first, unplayed, their_code = trajectory_sample(batch)
+        members = np.concatenate([batch.episode[first], unplayed])
+        codes = np.concatenate([code[first], their_code])
+        _, mean, std, constant = group_statistics(codes, score[members], n_groups, ddof=1)
         advantage = np.where(constant[code], 0.0, score[batch.episode] - mean[code])
         if self.scale_rewards == "batch":
-            _, _, everyone, _ = group_statistics(np.zeros(len(first), np.int64), score[members], 1, ddof=1)
+            _, _, everyone, _ = group_statistics(np.zeros(len(members), np.int64), score[members], 1, ddof=1)
             std = np.full(n_groups, everyone[0])
         if self.scale_rewards != "none":
             advantage = advantage / (std[code] + (self.eps or np.finfo(float).tiny))

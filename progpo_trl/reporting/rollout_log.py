@@ -185,7 +185,10 @@ def _start_file(path: str, step: int) -> None:
     if step == 0:
         os.replace(path, path.removesuffix(".jsonl") + ".previous.jsonl")
         return
-    with open(path, encoding="utf-8") as old, open(path + ".partial", "w", encoding="utf-8") as new:
+    with (
+        open(path, encoding="utf-8", errors="replace") as old,
+        open(path + ".partial", "w", encoding="utf-8") as new,
+    ):
         new.writelines(line for line in old if _step_of(line) < step)
     os.replace(path + ".partial", path)
 
@@ -193,6 +196,6 @@ def _start_file(path: str, step: int) -> None:
 def _step_of(line: str) -> float:
     """The step of a line; infinite for the half line a killed run leaves."""
     try:
-        return json.loads(line)["step"]
+        return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return math.inf

@@ -7,7 +7,7 @@ import pytest
 from test_properties import ESTIMATORS, batch_of, episode
 
 from progpo_trl.advantages import GRPO, HGPO, TRLGRPO, GiGPO, ProGPO, ProxMO, coverage
-from progpo_trl.episodes import StepBatch
+from progpo_trl.episodes import StepBatch, StopReason
 
 OURS = {name: estimator for name, estimator in ESTIMATORS.items() if name != "own function"}
 DEFAULTS = {name: estimator for name, estimator in OURS.items() if not name.endswith("released")}
@@ -222,3 +222,23 @@ def test_episode_without_steps_or_final_observation():
     assert coverage(batch).tolist() == [0.5, 0.0]
     with pytest.warns(UserWarning, match="1 of 1 episodes have no final observation"):
         ProGPO()(batch)
+
+
+def failed_without_a_step(group):
+    """An episode whose first prompt did not fit: no steps, but a failure."""
+    e = episode(group, "")
+    e.stop_reason = StopReason.CONTEXT_LIMIT
+    return e
+
+
+def test_a_failure_without_steps_counts_in_its_group():
+    wins = [episode(0, "ab", 1.0) for _ in range(3)]
+    batch = batch_of([*wins, failed_without_a_step(0)])
+    # three returns of 1 and one of 0: mean 3/4, sd 1/2
+    np.testing.assert_allclose(GRPO()(batch), [0.5] * 6, atol=1e-5)
+    np.testing.assert_allclose(TRLGRPO()(batch), [0.25 / 0.5001] * 6, rtol=1e-6)
+    np.testing.assert_allclose(TRLGRPO(scale_rewards="batch")(batch), [0.25 / 0.5001] * 6, rtol=1e-6)
+    assert ProxMO().modulation(batch)[0].tolist() == [0.75] * 6
+    last = batch_of([failed_without_a_step(0), *wins, episode(1, "ab"), failed_without_a_step(1)])
+    np.testing.assert_allclose(GRPO()(last)[:6], [0.5] * 6, atol=1e-5)
+    assert ProGPO().all_fail(last)[2] == 0.5

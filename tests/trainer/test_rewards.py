@@ -6,6 +6,7 @@ import toy
 from running import first_log, make, records
 
 from progpo_trl import Episode
+from progpo_trl.episodes import Step, StopReason
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,8 @@ def test_functions_of_one_name_keep_their_rewards(tmp_path, tokenizer):
         ([float("inf")] * 8, "'odd' returned inf"),
         (["a"] * 8, "'odd' returned 'a'"),
         (None, "'odd' returned None; it must return one number per episode"),
-        ([1.0], "returned 1 rewards"),
+        ([1.0], "'odd' returned 1 rewards for 8 episodes"),
+        (np.float64(3.0), "'odd' returned 3.0; it must return one number per episode"),
     ],
 )
 def test_values_that_are_no_rewards_name_the_function(tmp_path, tokenizer, value, message):
@@ -103,3 +105,28 @@ def test_extra_rewards_do_not_close_the_gate_of_progpo(tmp_path, tokenizer):
         kwargs={"reward_funcs": brevity, "advantage": Recording()},
     ).train()
     assert seen == [1.0]
+
+
+def test_names_are_distinct_and_numbers_of_any_kind_count():
+    import torch
+
+    from progpo_trl.rewards import add_rewards, checked_rewards
+
+    def f(episodes, **kwargs):
+        return [np.float32(0.5), np.int64(1), np.bool_(True), torch.tensor(2.0), None]
+
+    def f_2(episodes, **kwargs):
+        return torch.ones(5)
+
+    def environment_weight(episodes, **kwargs):
+        return np.full(5, 7.0)
+
+    checked = checked_rewards([f, f_2, f, environment_weight])
+    names = [function.__name__ for function in checked]
+    assert names == ["f", "f_2", "f_3", "environment_weight_2"]
+    assert checked[0](episodes=[None] * 5) == [0.5, 1, True, 2.0, None]
+    assert checked[1](episodes=[None] * 5) == [1.0] * 5
+    step = Step("o", np.zeros(1, np.int32), np.zeros(1, np.int32), None, "", "a", True, True, reward=1.0)
+    e = Episode("t", steps=[step], stop_reason=StopReason.FAILURE)
+    add_rewards(e, ["environment_return", *names], [0.5, 1.0, 1.0, 1.0, 7.0], 0.5)
+    assert e.episode_return == 10.5
