@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -10,8 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from progpo_trl.advantages import GRPO, HGPO, TRLGRPO, Estimator, GiGPO, ProGPO, ProxMO, StepEstimator, coverage
+from progpo_trl.advantages import HGPO, Estimator, GiGPO, ProGPO, ProxMO, StepEstimator, coverage
 from progpo_trl.episodes import Episode, StepBatch, episode_from_json
+from progpo_trl.explain_words import because
+from progpo_trl.faults import exclude_lonely
+
+_log = logging.getLogger(__name__)
 
 
 class ExplainError(ValueError):
@@ -189,74 +194,6 @@ def _notes(batch: StepBatch, estimator: Estimator, group: int) -> list[str]:
     return notes
 
 
-# ---------------------------------------------------------------------------------------------------- in words
-
-
-def because(estimator: Estimator, terms: dict[str, Any]) -> str:
-    """Why one step got its advantage; terms: the step's values of `estimator.terms()`."""
-    words = next((say for cls, say in _WORDS.items() if isinstance(estimator, cls)), None)
-    if words is None:
-        return "from a function that does not say more"
-    return words(estimator, terms)
-
-
-def _say_episode(estimator: Any, t: dict[str, Any]) -> str:
-    if t["score"] == t["group mean"]:
-        return f"score {t['score']:.4g} is the group's mean"
-    return f"score {t['score']:.4g} against the group's mean {t['group mean']:.4g} (sd {t['group sd']:.4g})"
-
-
-def _say_gigpo(estimator: GiGPO, t: dict[str, Any]) -> str:
-    words = f"{t['episode term']:+.3g}: {_say_episode(estimator, t)}; {estimator.w:g} x {t['step term']:+.3g}: "
-    if t["anchor size"] < 2:
-        return words + "no other step of the group saw this"
-    return (
-        words
-        + f"return {t['return']:.4g} against {t['anchor mean']:.4g} of the {t['anchor size']} steps that saw this"
-    )
-
-
-def _say_hgpo(estimator: HGPO, t: dict[str, Any]) -> str:
-    parts = []
-    for depth in range(estimator.history_length + 1):
-        weight, size = t[f"depth {depth} weight"], t[f"depth {depth} size"]
-        if weight > 0:
-            mean = t[f"depth {depth} mean"]
-            term = t[f"depth {depth} term"]
-            parts.append(f"{weight:.2f} x {term:+.3g} (depth {depth}: mean {mean:.4g} of {size} steps)")
-    if estimator.base_group and t["base group weight"] > 0:
-        parts.append(f"{t['base group weight']:.2f} x {t['base group term']:+.3g} ({_say_episode(estimator, t)})")
-    if not parts:
-        return "no set of two steps or more in which returns differ"
-    return f"return {t['return']:.4g}: " + " + ".join(parts)
-
-
-def _say_proxmo(estimator: ProxMO, t: dict[str, Any]) -> str:
-    kind = "success" if t["counts as success"] else "failure"
-    words = f"W {t['modulation W']:.3g} ({kind} at p {t['success rate p']:.3g}) x {t['episode term']:+.3g}: "
-    words += f"{_say_episode(estimator, t)}; {estimator.w:g} x {t['step term']:+.3g}: "
-    what = {"soft": "nearby states", "exact": "the same state", "none": "nothing"}[estimator.aggregation]
-    return words + f"return {t['return']:.4g} against {what}"
-
-
-def _say_progpo(estimator: ProGPO, t: dict[str, Any]) -> str:
-    base = f"base {t['base advantage']:+.3g} ({because(estimator.base, t)})"
-    if t["fallback"] == 0:
-        return base
-    mean, sd = t["progress mean"], t["progress sd"]
-    return f"{base}; fallback {t['fallback']:+.3g}: progress {t['progress']:.3g}, mean {mean:.3g} (sd {sd:.3g})"
-
-
-_WORDS = {
-    GRPO: _say_episode,
-    TRLGRPO: _say_episode,
-    GiGPO: _say_gigpo,
-    HGPO: _say_hgpo,
-    ProxMO: _say_proxmo,
-    ProGPO: _say_progpo,
-}
-
-
 def peers_of(batch: StepBatch, estimator: Estimator, group: int, names: Sequence[int]) -> dict[int, str]:
     """For each step of a group (a row of the batch), the steps it was compared with, as "episode:step" places.
 
@@ -296,19 +233,25 @@ def _same(places: list[str], rows: np.ndarray, sets: np.ndarray, most: int = 8) 
 def read_generation(path: str | Path, step: int | None = None) -> tuple[int, list[Episode]]:
     """(trainer step, its episodes) from an episodes.jsonl; the last generation when `step` is None.
 
-    ExplainError for a file or generation that is not there, or lines that are no episodes.
+    ExplainError for a file or generation that is not there, or lines that are no episodes. Half a last line, which a
+    killed run leaves, is passed over with a warning.
     """
     generations: dict[int, list[dict]] = {}
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, "rb") as file:
             for number, line in enumerate(file, start=1):
-                if line.strip():
-                    record = _record(line, f"{path}, line {number}")
+                try:
+                    record = _record(line, f"{path}, line {number}") if line.strip() else None
+                except ExplainError as error:
+                    half = isinstance(error.__cause__, json.JSONDecodeError | UnicodeDecodeError)
+                    if not generations or line.endswith(b"\n") or not half:
+                        raise
+                    _log.warning("%s, line %d: is cut off and left out", path, number)
+                    break
+                if record is not None:
                     generations.setdefault(int(record["step"]), []).append(record)
     except OSError as error:
         raise ExplainError(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise ExplainError(f"{path}: is not UTF-8 text") from None
     if not generations:
         raise ExplainError(f"{path}: holds no episodes")
     if step is None:
@@ -320,23 +263,29 @@ def read_generation(path: str | Path, step: int | None = None) -> tuple[int, lis
             f"{path}: no generation at step {step}; the nearest is {near} (they go from {steps[0]} to {steps[-1]})"
         )
     try:
-        episodes = [episode_from_json(record) for record in generations[step]]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        episodes = [_episode(record) for record in generations[step]]
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ExplainError(f"{path}: an episode of step {step} is damaged: {error!r}") from None
-    kept: dict[int, list[Episode]] = {}
-    for e in episodes:
-        if not e.dropped:
-            kept.setdefault(e.group, []).append(e)
-    for members in kept.values():  # the trainer leaves such groups out, see `_check_dropped`
-        if len(members) == 1 and sum(e.group == members[0].group for e in episodes) > 1:
-            members[0].excluded = True
+    exclude_lonely(episodes)  # as the trainer did
     return step, sorted(episodes, key=lambda e: (e.group, e.index))
 
 
-def _record(line: str, where: str) -> dict[str, Any]:
+def _record(line: bytes, where: str) -> dict[str, Any]:
     try:
-        record = json.loads(line)
+        record = json.loads(line.decode("utf-8"))
         int(record["step"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ExplainError(f"{where}: is no episode: {error!r}") from None
+    except UnicodeDecodeError as error:
+        raise ExplainError(f"{where}: is not UTF-8 text") from error
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise ExplainError(f"{where}: is no episode: {error!r}") from error
     return record
+
+
+def _episode(record: dict[str, Any]) -> Episode:
+    episode = episode_from_json(record)
+    np.int64(episode.group)  # OverflowError for a number that no array holds
+    if not isinstance(episode.final_observation, str | None):
+        raise TypeError(f"final_observation must be text or null, got {episode.final_observation!r}")
+    if episode.advantages is not None and episode.advantages.ndim != 1:
+        raise TypeError("an advantage must be a number")
+    return episode

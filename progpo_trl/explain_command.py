@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Literal
 
 from progpo_trl.advantages import Estimator, make_estimator
 from progpo_trl.episodes import INVALID_ACTION_PENALTY
 from progpo_trl.explain import ExplainError, explain, read_generation
-from progpo_trl.reporting.explanation import as_html, as_text
+from progpo_trl.reporting.explanation import as_html, as_text, printable
 from progpo_trl.settings_sections import convert_section
-from progpo_trl.settings_values import Setting, SettingsError, convert, read_argument, read_file
+from progpo_trl.settings_values import Setting, SettingsError, convert, one_line, read_argument, read_file
 
 # Above this a difference to the recorded advantage is no rounding.
 _TOLERANCE = 1e-4
+_Kind = Literal["format", "admissible", "either"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,21 +48,27 @@ def run(args: argparse.Namespace) -> int:
             estimator,
             args.group,
             invalid_action_penalty=convert("invalid_action_penalty", penalty, float),
-            invalid_action=convert("invalid_action", kind, str),
+            invalid_action=convert("invalid_action", kind, _Kind),
         )
         page = args.html or args.episodes.with_name(f"explain-step{step}-group{args.group}.html")
         page.write_text(as_html(account, step), encoding="utf-8", errors="replace")
     except (ExplainError, SettingsError, ValueError, OSError) as error:
-        print(f"progpo explain: error: {error}", file=sys.stderr)
+        print(f"progpo explain: error: {printable(one_line(error))}", file=sys.stderr)
         return 2
-    print(as_text(account, step))
+    _print(as_text(account, step))
     if account.largest_difference > _TOLERANCE:
         print(
             f"\nThe run recorded other advantages (up to {account.largest_difference:.3g} apart): it used another "
             "estimator, other settings, or a compute_advantages() of its own."
         )
-    print(f"\n{page}")
+    _print(f"\n{page}")
     return 0
+
+
+def _print(text: str) -> None:
+    """Print what the terminal cannot encode (a lone surrogate, for example) as question marks."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, errors="replace").decode(encoding))
 
 
 def _settings(args: argparse.Namespace) -> dict[str, Setting]:

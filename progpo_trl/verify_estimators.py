@@ -21,6 +21,7 @@ from progpo_trl.episodes import StepBatch
 from progpo_trl.golden_batches import batch_of_columns, batch_of_rows, batch_of_trajectories, episode_names
 
 RTOL, ATOL = 1e-4, 1e-5
+_LARGEST_ATOL = 0.1  # a case that allows more compares nothing
 _NORMS = {"mean_std_norm": "mean_std", "mean_norm": "mean"}
 
 
@@ -62,14 +63,14 @@ def verify_estimators(path: str | Path) -> list[CaseResult]:
         raise GoldenError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise GoldenError(f"{path}: is no golden file: {error!r}") from None
-    if not cases:
+    if not isinstance(cases, list) or not cases:
         raise GoldenError(f"{path}: holds no cases")
     results = []
     for number, case in enumerate(cases):
         name = case.get("name", f"case {number}") if isinstance(case, dict) else f"case {number}"
         try:
             results.append(CaseResult(name, list(run_case(case, batches))))
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
             raise GoldenError(f"{path}: {name} cannot be run: {type(error).__name__}: {error}") from error
     return results
 
@@ -83,7 +84,12 @@ def run_case(case: dict[str, Any], batches: dict[str, Any]) -> Iterator[Check]:
     ours = _RUNNERS[estimator](case["params"], inputs, case["expected"])
     expected = case["expected"]
     noisy = bool(case.get("float_noise"))
-    yield _compare("adv", ours["adv"], expected["adv_exact" if noisy else "adv"], expected.get("atol", ATOL))
+    adv, atol = expected["adv_exact" if noisy else "adv"], expected.get("atol", ATOL)
+    if not np.size(list(adv)):
+        raise ValueError("it expects no advantages")
+    if not 0 <= atol <= _LARGEST_ATOL:
+        raise ValueError(f"atol must be from 0 to {_LARGEST_ATOL}, got {atol!r}")
+    yield _compare("adv", ours["adv"], adv, atol)
     for quantity, value in ours.items():
         # The reference's own terms carry the rounding noise for which the exact advantages stand in.
         if quantity != "adv" and quantity in expected and not noisy:
@@ -100,6 +106,8 @@ def _compare(quantity: str, ours: Any, expected: Any, atol: float) -> Check:
         ours, expected = [ours[name] for name in expected], list(expected.values())
     got = np.asarray(ours, float).ravel()
     want = np.array([float(Fraction(v)) if isinstance(v, str) else float(v) for v in np.ravel(expected)])
+    if not np.isfinite(want).all():
+        raise GoldenError(f"{quantity}: an expected value is not finite")
     if got.shape != want.shape:
         raise GoldenError(f"{quantity}: {got.size} of ours for {want.size} expected values")
     distance = np.abs(got - want)

@@ -219,6 +219,7 @@ def test_wrong_use_is_one_line(run_folder, words, message, capsys):
         (b'\n{"step": "x"}', "line 2: is no episode"),
         (b"\xff\xfe", "not UTF-8"),
         (b"[" * 100_000, "is no episode"),
+        (b'{"step": Infinity}', "line 1: is no episode: OverflowError"),
     ],
 )
 def test_unusable_files(tmp_path, content, message):
@@ -228,6 +229,66 @@ def test_unusable_files(tmp_path, content, message):
         read_generation(path)
     with pytest.raises(ExplainError, match="No such file"):
         read_generation(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"final_observation": 5}, "final_observation must be text or null, got 5"),
+        ({"final_observation": ["x"]}, "final_observation must be text or null"),
+        ({"step": float("inf")}, "is no episode"),
+        ({"index": float("inf")}, "an episode of step 9 is damaged"),
+        ({"group": 10**30}, "an episode of step 9 is damaged"),
+    ],
+)
+def test_a_damaged_episode_is_one_line(run_folder, changed, message, capsys):
+    with open(run_folder / "episodes.jsonl", "a") as file:
+        file.write(json.dumps({"step": 9, **generation()[0].to_json(), **changed}) + "\n")
+    assert main(["explain", str(run_folder / "episodes.jsonl"), "--group", "0"]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_an_unknown_kind_of_invalid_action_is_one_line(run_folder, capsys):
+    (run_folder / "config.yaml").write_text("invalid_action: nope\n")
+    assert main(["explain", str(run_folder / "episodes.jsonl"), "--group", "0"]) == 2
+    err = capsys.readouterr().err
+    assert all(name in err for name in ("invalid_action", "nope", "format", "admissible", "either"))
+    assert len(err.splitlines()) == 1
+
+
+def test_texts_that_no_terminal_should_get(tmp_path, capfd):
+    evil = "go \x1b[31m\ud800 \x9b1m"
+    episodes = [episode(0, ["a", evil], 1.0), episode(0, [evil, "b"], final=evil)]
+    for e in episodes:
+        e.task = evil
+        for s in e.steps:
+            s.action = s.response = evil
+    (tmp_path / "e.jsonl").write_text("".join(json.dumps({"step": 0, **e.to_json()}) + "\n" for e in episodes))
+    assert main(["explain", str(tmp_path / "e.jsonl"), "--group", "0"]) == 0
+    out = capfd.readouterr().out
+    assert out.startswith("group 0 of step 0: go ")
+    assert not {"\x1b", "\x9b", "\ud800"} & set(out)
+    for estimator in ESTIMATORS.values():
+        account = explain(episodes, estimator, 0)
+        assert not {"\x1b", "\x9b", "\ud800"} & set(as_text(account))
+        assert "\x1b" not in as_html(account)
+
+
+@pytest.mark.parametrize("cut", [1, 40, 200])
+def test_half_a_last_line_is_left_out(run_folder, cut, caplog):
+    path = run_folder / "episodes.jsonl"
+    before = [e.to_json() for e in read_generation(path)[1]]
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole.splitlines()[0][:cut])
+    assert [e.to_json() for e in read_generation(path)[1]] == before
+    assert "is cut off and left out" in caplog.text
+    path.write_bytes(whole + b'{"task": "\xc3')  # cut within a letter
+    assert len(read_generation(path)[1]) == len(before)
+    path.write_bytes(whole.splitlines()[0][:cut] + b"\n" + whole)
+    with pytest.raises(ExplainError, match="line 1: is no episode"):
+        read_generation(path)
 
 
 def test_episodes_survive_the_file(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from progpo_trl.advantages.base import load_function
 from progpo_trl.settings import SettingsError
 from progpo_trl.settings_values import Setting, convert, one_line, read_argument, read_file
 
@@ -110,3 +111,9 @@ def test_what_yaml_cannot_say_is_refused():
 )
 def test_errors_of_libraries_become_one_line_that_names_our_extra(error, expected):
     assert one_line(error).endswith(expected)
+
+
+@pytest.mark.parametrize("value", [".x:y", "..:y", ".:y", ":y", "json:", "json", 5, "nowhere_at_all:y"])
+def test_a_bad_name_of_a_function_is_a_clear_error(value):
+    with pytest.raises(ValueError, match=r"^Owner: progress.*(must be a function or its name|cannot be imported)"):
+        load_function("Owner", "progress", value)

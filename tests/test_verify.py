@@ -175,6 +175,18 @@ CASE = {
 }
 
 
+COVERAGE = {
+    "name": "divides by zero",
+    "estimator": "progpo",
+    "params": {
+        **{"lambda_aux": 0.3, "tau_R": 0.0, "tau_P": 0.0, "eps_P": 1e-6, "scale_by_q_fail": True},
+        **{"include_final_obs": True, "base_stats": "trajectories", "base_eps": 1e-6},
+    },
+    "inputs": {"group": ["g", "g"], "episode_return": [0.0, 0.0], "coverage": ["1/0", "1/2"]},
+    "expected": {"adv": [0.0, 0.0]},
+}
+
+
 def golden(*cases, **batches):
     return {"schema": {}, "sources": {}, "batches": {"rows": ROWS, **batches}, "cases": list(cases)}
 
@@ -212,7 +224,7 @@ def test_one_wrong_number_is_named(check_estimators):
 def test_derived_rows_and_tolerances_count(check_estimators):
     returns = {**ROWS, "derived": {**ROWS["derived"], "row_return": [0.5, 1.0, 0.0, 0.0]}}
     assert check_estimators(golden({**CASE, "inputs": "other"}, other=returns))[0] == 1
-    loose = {**CASE, "expected": {"adv": [0.5, 0.5, -0.5, -0.5], "atol": 0.2}}
+    loose = {**CASE, "expected": {"adv": [0.5, 0.5, -0.5, -0.5], "atol": 0.1}}
     assert check_estimators(golden(loose))[0] == 0
 
 
@@ -231,12 +243,35 @@ def test_noisy_cases_are_held_to_the_exact_numbers(check_estimators):
         (golden({**CASE, "params": {}}), "by hand cannot be run"),
         (golden({**CASE, "inputs": "nowhere"}), "by hand cannot be run"),
         (golden({**CASE, "expected": {"adv": [0.0]}}), "4 of ours for 1 expected values"),
+        ({**golden(), "cases": 5}, "holds no cases"),
+        ({**golden(), "cases": {"a": CASE}}, "holds no cases"),
+        (golden({**CASE, "expected": {"adv": ["1/0", 0.5, -0.5, -0.6]}}), "by hand cannot be run: ZeroDivisionError"),
+        (
+            golden({**CASE, "expected": {"adv": [float("inf"), 0.5, -0.5, -0.6]}}),
+            "adv: an expected value is not finite",
+        ),
+        (golden({**CASE, "expected": {}}), "by hand cannot be run: KeyError: 'adv'"),
+        (golden({**CASE, "expected": {"adv": {}}}), "it expects no advantages"),
+        (golden({**CASE, "expected": {"adv": []}}), "it expects no advantages"),
+        (golden({**CASE, "expected": {"adv": None}}), "by hand cannot be run"),
+        (
+            golden({**CASE, "expected": {**CASE["expected"], "atol": float("inf")}}),
+            "atol must be from 0 to 0.1, got inf",
+        ),
+        (
+            golden({**CASE, "expected": {**CASE["expected"], "atol": float("nan")}}),
+            "atol must be from 0 to 0.1, got nan",
+        ),
+        (golden({**CASE, "expected": {**CASE["expected"], "atol": 0.2}}), "atol must be from 0 to 0.1, got 0.2"),
+        (golden({**CASE, "expected": {**CASE["expected"], "atol": "x"}}), "by hand cannot be run"),
+        (golden(COVERAGE), "divides by zero cannot be run: ZeroDivisionError"),
     ],
 )
 def test_unusable_golden_files_are_clear_errors(check_estimators, content, message):
     status, out, err = check_estimators(content)
     assert (status, out) == (2, "")
     assert message in err
+    assert len(err.splitlines()) == 1
 
 
 def test_a_missing_golden_file(capsys):

@@ -133,7 +133,7 @@ def load_function(owner: str, name: str, value: Any) -> Callable | None:
     if value is None or callable(value):
         return value
     module, colon, attribute = str(value).partition(":")
-    if not colon or not isinstance(value, str):
+    if not colon or not isinstance(value, str) or module.startswith("."):  # import_module knows no relative names
         raise ValueError(f"{owner}: {name} must be a function or its name as 'module:function', got {value!r}")
     try:
         function = getattr(import_module(module), attribute)

@@ -18,7 +18,8 @@ def as_text(account: Explanation, step: int | None = None) -> str:
 
 def _lines(account: Explanation, step: int | None) -> Iterator[str]:
     where = "" if step is None else f" of step {step}"
-    yield f"group {account.group}{where}: {account.task.strip().splitlines()[-1] if account.task.strip() else ''}"
+    task = account.task.strip().splitlines()[-1] if account.task.strip() else ""
+    yield f"group {account.group}{where}: {printable(task)}"
     yield account.estimator
     yield from (f"  {note}" for note in account.notes)
     if account.columns:
@@ -34,6 +35,11 @@ def _lines(account: Explanation, step: int | None) -> Iterator[str]:
             yield f"         {s.because}"
             if s.peers:
                 yield f"         compared with {s.peers}"
+
+
+def printable(text: str) -> str:
+    """The text without what would act on a terminal (control characters) or cannot be encoded."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def _summary(e: EpisodeAccount) -> str:
