@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
@@ -19,7 +20,7 @@ RELATIVE_SPREAD = 1e-9
 PRESETS = ("default", "released_code")
 
 
-class StepEstimator:
+class StepEstimator(ABC):
     """What the estimators of this package share: one writes `terms()`, the rest follows.
 
     RELEASED: the options with which it computes what the authors' released code computes; empty where the defaults
@@ -39,9 +40,9 @@ class StepEstimator:
         """The estimator as in the authors' released code; `options` change single things."""
         return cls(**{**cls.RELEASED, **options})
 
+    @abstractmethod
     def terms(self, batch: StepBatch) -> dict[str, np.ndarray]:
         """What the advantage is made of, one (n_steps,) column a quantity; the last, "advantage", is the result."""
-        raise NotImplementedError
 
     def __call__(self, batch: StepBatch) -> np.ndarray:
         """(n_steps,) float32 advantages of `batch`; steps of dropped episodes get 0 and count nowhere."""

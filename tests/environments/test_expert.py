@@ -1,18 +1,13 @@
 """Experts: the privileged one wins every game, the searching one wins without knowing where things are."""
 
-import os
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from progpo_trl.environments.alfworld import AlfworldEnvironment, GameLibrary
 from progpo_trl.environments.alfworld.expert import SearchingExpert, Task, noisy_play, read_task, walkthrough
 from progpo_trl.environments.alfworld.generate import LEVELS, SPLITS, GeneratedAlfworldTasks
-
-SHARDS = Path(os.environ.get("PROGPO_TEST_DATA", Path(__file__).parents[3] / "shared" / "data")) / "alfworld" / "games"
-needs_shards = pytest.mark.skipif(not SHARDS.is_dir(), reason=f"the real games are not at {SHARDS}")
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -36,9 +31,8 @@ def test_both_experts_win_every_generated_game(level):
     assert set(types) == set(LEVELS[level].dials.task_types)
 
 
-@needs_shards
-def test_experts_win_a_sample_of_the_real_games():
-    library = GameLibrary(SHARDS)
+def test_experts_win_a_sample_of_the_real_games(shared_data):
+    library = GameLibrary(shared_data / "alfworld" / "games")
     ids = [task_id for split in library.splits.values() for task_id in split[::60]]
     for task_id in ids:
         environment = AlfworldEnvironment(library, max_steps=400)
