@@ -94,6 +94,15 @@ def test_damaged_weights_are_one_line(tmp_path, capsys):
     assert f"error: model_name_or_path: {model}: " in capsys.readouterr().err
 
 
+@pytest.fixture
+def _terminal():
+    """SIGINT as in a terminal: a shell starts background jobs, CI's among them, with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_terminal")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize(
     ("saving", "kept"),
