@@ -42,6 +42,22 @@ class HistoryEntry:
     action: str
 
 
+class _Memo:
+    """A bounded memory of what a function gave: a group replays one game, so the same texts come back many times."""
+
+    def __init__(self, compute: Callable[[Any], Any], size: int = 20_000):
+        self._compute, self._size = compute, size
+        self._known: OrderedDict[Any, Any] = OrderedDict()
+
+    def __call__(self, key: Any) -> Any:
+        value = self._known.get(key)
+        if value is None:
+            value = self._known[key] = self._compute(key)
+            if len(self._known) > self._size:
+                self._known.popitem(last=False)
+        return value
+
+
 class PromptTemplate:
     """A Jinja file that renders one user message. `name`: a file in progpo_trl/prompts (without .jinja), or a path."""
 
@@ -57,6 +73,8 @@ class PromptTemplate:
         # Sandboxed, since a template may come with a downloaded recipe; observations are only ever variables in it.
         environment = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, keep_trailing_newline=False)
         self.path = path
+        # Small: it serves the members of a group, which see the same first turns at the same time.
+        self._memo = _Memo(self._render, size=2_000)
         try:
             self._template = environment.from_string(path.read_text(encoding="utf-8"))
         except jinja2.TemplateSyntaxError as error:
@@ -78,36 +96,24 @@ class PromptTemplate:
         """The user message for `view`; `history` past steps are offered to the template (0 in full context)."""
         played = len(view.steps)
         first = played - min(history, played)
-        entries = [HistoryEntry(i + 1, view.steps[i].observation, view.steps[i].action) for i in range(first, played)]
+        past = tuple((i + 1, view.steps[i].observation, view.steps[i].action) for i in range(first, played))
+        return self._memo((mode, played, view.max_steps, view.task, view.observation, view.admissible, past))
+
+    def _render(self, key: tuple) -> str:
+        mode, played, max_steps, task, observation, admissible, past = key
         try:
             return self._template.render(
                 mode=mode,
                 step=played,
-                max_steps=view.max_steps,
-                task=view.task,
-                observation=view.observation,
-                admissible=None if view.admissible is None else list(view.admissible),
-                history=entries,
+                max_steps=max_steps,
+                task=task,
+                observation=observation,
+                admissible=None if admissible is None else list(admissible),
+                history=[HistoryEntry(*entry) for entry in past],
             ).strip()
         except Exception as error:
             # A template runs expressions of its author; whatever they raise is the template's fault.
             raise ValueError(f"prompt template {self.path}: {error or type(error).__name__}") from error
-
-
-class _Memo:
-    """A bounded text -> ids memory: a group replays one game, so the same texts come back many times."""
-
-    def __init__(self, compute: Callable[[str], np.ndarray], size: int = 20_000):
-        self._compute, self._size = compute, size
-        self._known: OrderedDict[str, np.ndarray] = OrderedDict()
-
-    def __call__(self, text: str) -> np.ndarray:
-        ids = self._known.get(text)
-        if ids is None:
-            ids = self._known[text] = self._compute(text)
-            if len(self._known) > self._size:
-                self._known.popitem(last=False)
-        return ids
 
 
 class ChatDelta:
@@ -123,6 +129,7 @@ class ChatDelta:
     def __init__(self, tokenizer, template_kwargs: dict[str, Any] | None = None):
         self._tokenizer, self._kwargs = tokenizer, template_kwargs or {}
         self._ids = _Memo(self._tokenise)
+        self._frame = self._frame_of_text()
         self.end_of_turn = self._check()
 
     def __call__(self, completion_ids: np.ndarray, user_text: str) -> np.ndarray:
@@ -131,7 +138,8 @@ class ChatDelta:
         ended = len(completion_ids) > 0 and completion_ids[-1] == self.end_of_turn
         return ids[1:] if ended else ids
 
-    def _tokenise(self, user_text: str) -> np.ndarray:
+    def _tail(self, user_text: str) -> str:
+        """What the chat template writes after the assistant's message."""
         messages = [
             {"role": "user", "content": "x"},
             {"role": "assistant", "content": self.MARKER},
@@ -143,6 +151,22 @@ class ChatDelta:
         _, marker, tail = text.partition(self.MARKER)
         if not marker:
             raise ValueError("the chat template drops the assistant's message: full context cannot be built with it")
+        return tail
+
+    def _frame_of_text(self) -> tuple[str, str] | None:
+        """What stands around the user's text in `_tail`, if the template writes plain text as it is; else None."""
+        probes = ("y", "You open the drawer 1. In it, you see a pen 2.\n\n(3 left)")
+        before, found, after = self._tail(probes[0]).partition(probes[0])
+        verbatim = bool(found) and self._tail(probes[1]) == before + probes[1] + after
+        return (before, after) if verbatim else None
+
+    def _tokenise(self, user_text: str) -> np.ndarray:
+        # Rendering a chat template takes longer than tokenising what it gives. Templates that look into a message look
+        # for tags or trim it, so text without either is put into the frame it would be rendered in.
+        if self._frame is not None and "<" not in user_text and user_text == user_text.strip() != "":
+            tail = user_text.join(self._frame)
+        else:
+            tail = self._tail(user_text)
         return np.array(self._tokenizer(tail, add_special_tokens=False)["input_ids"], np.int32)
 
     def _check(self) -> int:

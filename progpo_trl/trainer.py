@@ -313,12 +313,13 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         with self.rollout_log.clock.phase("rows"):
             rows = self._make_rows([(e, mine[e.index]) for e in episodes])
         self._rows = rows
+        tokenizer, self.processing_class = self.processing_class, _Undecoded()
         try:
             # TRL pads the rows, counts their tokens, scores them with the old and the reference policy, and corrects
             # for vLLM's sampling; its rewards and advantages are placeholders that are replaced below.
             out = super()._generate_and_score_completions([{"prompt": ""} for _ in rows])
         finally:
-            self._rows = None
+            self._rows, self.processing_class = None, tokenizer
         with self.rollout_log.clock.phase("rows"):
             ids = out["completion_ids"]
             out["advantages"] = per_token([row.advantages for row in rows], ids.size(1)).to(ids.device)
@@ -489,3 +490,11 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         if paper := getattr(self.advantage, "PAPER", None):
             self._paper = {"title": type(self.advantage).__name__, "id": paper, "citation": None}
         super().create_model_card(*args, **kwargs)
+
+
+class _Undecoded:
+    """In the tokenizer's place while TRL prepares rows: it decodes them for rewards and logs, which are ours here."""
+
+    @staticmethod
+    def batch_decode(ids, **_: Any) -> list[str]:
+        return [""] * len(ids)

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent / "trainer"))
 from toy import make_tokenizer
 
 COMMANDS = ("go to desk 1", "help", "look")
+TEMPLATES = ("qwen2_5.jinja", "qwen3.jinja", "qwen3_training.jinja", "qwen3_instruct_2507.jinja")
 
 
 @pytest.fixture(scope="session")
@@ -109,9 +110,7 @@ def test_window_drops_history_before_it_gives_up():
     assert lengths(first - 1) == [None, None]
 
 
-@pytest.mark.parametrize(
-    "template", ["qwen2_5.jinja", "qwen3.jinja", "qwen3_training.jinja", "qwen3_instruct_2507.jinja"]
-)
+@pytest.mark.parametrize("template", TEMPLATES)
 def test_delta_continues_what_was_sampled(template):
     tokenizer = make_tokenizer(template)
     delta = ChatDelta(tokenizer)
@@ -204,3 +203,26 @@ def test_a_binary_template_names_its_file(tmp_path):
     path.write_bytes(b"\x89PNG\xff\xfe")
     with pytest.raises(ValueError, match=r"picture.jinja"):
         PromptTemplate(path)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_the_frame_of_plain_text_is_what_the_template_renders(template):
+    tokenizer = make_tokenizer(template)
+    delta = ChatDelta(tokenizer)
+    assert delta._frame is not None
+    for text in ("door 7", "two\n\nlines, {{ braces }} and 100 %", "a <tool_response> b", "", " spaces ", "去"):
+        want = tokenizer(delta._tail(text), add_special_tokens=False)["input_ids"]
+        assert delta(np.array([5]), text).tolist() == want
+
+
+def test_a_template_that_changes_messages_is_always_rendered():
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = tokenizer.chat_template.replace("message.content", "message.content | upper")
+    if "upper" not in tokenizer.chat_template:
+        tokenizer.chat_template = (
+            "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+            "{{ m.content | upper if m.role == 'user' else m.content }}<|im_end|>\n{% endfor %}"
+        )
+    delta = ChatDelta(tokenizer)
+    assert delta._frame is None
+    assert "DOOR 7" in tokenizer.decode(delta(np.array([5]), "door 7"))

@@ -123,6 +123,8 @@ class RolloutLog:
         logs = self.trainer._logs
         for column in (logs["prompt"], logs["completion"], logs["advantages"], *logs["rewards"].values()):
             column.clear()
+        if not self.trainer.log_completions:
+            return
         for e, values in zip(episodes, rewards.tolist(), strict=True):
             logs["prompt"].append(e.task or e.task_id)
             logs["completion"].append("\n".join(f"> {s.action}\n{s.observation}" for s in e.steps))
