@@ -15,7 +15,7 @@ from progpo_trl.settings_ranges import check_ranges
 
 # Loss types whose gradient is proven equal to an independent reference for uneven rows, by
 # tests/trainer/test_gradients.py.
-PROVEN_LOSSES = ("dapo", "grpo", "bnpo", "dr_grpo")
+PROVEN_LOSSES = ("dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")
 
 
 @dataclass
@@ -120,8 +120,15 @@ class MultiTurnGRPOConfig(GRPOConfig):
     rows_per_forward: int | None = field(
         default=None,
         metadata={
-            "help": "Training rows per forward/backward pass (memory; the result does not depend on it). Default: "
-            "`per_device_train_batch_size`."
+            "help": "Training rows per forward/backward pass at most (memory; the result does not depend on it). "
+            "Default: `per_device_train_batch_size`, or no limit beside `max_tokens_per_forward`."
+        },
+    )
+    max_tokens_per_forward: int | None = field(
+        default=None,
+        metadata={
+            "help": "Tokens per forward/backward pass at most, padding included (memory; the result does not depend "
+            "on it). Rows are sorted and packed by length; a longer row gets a pass of its own."
         },
     )
 

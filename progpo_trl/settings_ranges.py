@@ -70,6 +70,7 @@ _RANGES = {
     "save_every_generations": _OPTIONAL_COUNT,
     "eval_every_generations": _OPTIONAL_COUNT,
     "rows_per_forward": _OPTIONAL_COUNT,
+    "max_tokens_per_forward": _OPTIONAL_COUNT,
     # rollout
     "history": Range(0),
     "max_turns": _OPTIONAL_COUNT,
