@@ -35,7 +35,8 @@ class Case:
     layout: "even" episodes all have three turns, of "mixed" ones the first half is longer, of "uneven" ones the first
     has 24 turns and all others one. rows, tokens: bounds of a forward pass. updates: optimizer steps per generation.
     iterations 2: the second pass over the generation is off-policy, and its gradient is the one compared. duplicate:
-    every row so many times. crash: the first episode is lost.
+    every row so many times. crash: the first episode is lost, and with
+    it its group of two.
     """
 
     context: str = "window"

@@ -11,7 +11,7 @@ import functools
 import numpy as np
 import torch
 import toy
-from frozen import EPSILON_HIGH, Case, material, policy
+from frozen import EPSILON_HIGH, GROUP, Case, material, policy
 
 LONGEST = 256  # max_completion_length of the cases, the constant of dr_grpo
 
@@ -20,7 +20,7 @@ def rows_by_hand(case: Case, vocabulary: int) -> list[tuple[np.ndarray, np.ndarr
     """(prompt, completion, mask, advantage per token) of every training row, without the package's row assembly."""
     rows = []
     for number, turns in enumerate(material(case.context, case.layout, vocabulary)):
-        if case.crash and number == 0:
+        if case.crash and number < GROUP:  # one is lost, and nothing is left to compare the other with
             continue
         if case.context == "window":
             rows += [(p, c, np.ones(len(c)), np.full(len(c), a)) for p, c, a in turns]
