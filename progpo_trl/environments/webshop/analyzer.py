@@ -57,9 +57,8 @@ def _word_pattern() -> str:
         f"|{letter}(?:(?:{underscore}*|{between_letters}){letter})*)+)"
     )
     word = f"{underscore}*{run}(?:{underscore}+{run})*{underscore}*"
-    pictograph = "".join(
-        "-".join(f"\\U{int(end, 16):08x}" for end in span.split("-")) for span in _PICTOGRAPHS.split()
-    )
+    spans = [[f"\\U{int(end, 16):08x}" for end in span.split("-")] for span in _PICTOGRAPHS.split()]
+    pictograph = "".join("-".join(span) for span in spans)
     one_emoji = rf"[{pictograph}][\U0001f3fb-\U0001f3ff]?\ufe0f?"
     emoji = rf"{one_emoji}(?:\u200d{one_emoji})*"
     single_signs = rf"[\p{{Script=Han}}\p{{Script=Hiragana}}]{tail}"  # no spaces between words: one sign, one word

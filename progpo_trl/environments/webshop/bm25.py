@@ -5,8 +5,9 @@ BM25 with k1 = 0.9 and b = 0.4 (Anserini's defaults). For a document d and a que
     score(d) = sum_t  w_t - w_t / (1 + f(t, d) / n(d)),    w_t = count of t in the query * idf(t)
     idf(t) = ln(1 + (N - df(t) + 0.5) / (df(t) + 0.5)),    n(d) = k1 * ((1 - b) + b * length(d) / average length)
 
-`length(d)` is what is left of the number of terms after Lucene has packed it into one byte; N counts the documents with
-any term. Everything is computed in float32 as Lucene does. Best score first; equal scores in the order of the ids.
+`length(d)` is what is left of the number of terms after Lucene has packed it into one byte; N counts the documents
+that have any term. Everything is computed in float32 as Lucene does. Best score first; equal scores in the order of
+the ids. (The original reports scores rounded to 4 decimals, but orders by the unrounded ones.)
 
 The index is a few numpy arrays, so it works the same in memory and memory-mapped (`store.py`).
 """
