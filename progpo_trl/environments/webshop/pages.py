@@ -1,7 +1,7 @@
 """The pages of the shop as text, and what can be clicked on them: pure functions of products.
 
-A page is its text nodes joined by SEPARATOR, as the original's text mode reads them out of its HTML: every node is
-stripped; a node of white space alone is dropped when it holds a line break and becomes an empty entry when it does not.
+A page is its text nodes joined by SEPARATOR, as the original's text mode reads them out of its HTML. Every node is
+stripped; one of white space alone is dropped if it holds a line break and becomes an empty entry if it does not.
 """
 
 from __future__ import annotations
@@ -95,11 +95,14 @@ def end_page(asin: str, options: Mapping[str, str], score: float) -> str:
 
 # The original's page, its spelling included; in text mode everything that is not filled in reads "None".
 _END = SEPARATOR.join(
-    ["Thank you for shopping with us!", "Your code:", "None", "(Paste it in your MTurk interface.)"]
-    + ["Purchased", "asin", "{asin}", "options", "{options}", "attrs", "None", "category", "None", "query", "None"]
-    + ["product category", "None", "Target", "asin", "options", "attrs", "price upper", "instuction text", "category"]
-    + ["product category", "query", "Goal", "None", "Reward", "Your score (min 0.0, max 1.0)", "{score}"]
-    + ["Reward Details", "None"]
+    line.strip()
+    for line in """
+    Thank you for shopping with us! | Your code: | None | (Paste it in your MTurk interface.)
+    | Purchased | asin | {asin} | options | {options} | attrs | None | category | None | query | None
+    | product category | None | Target | asin | options | attrs | price upper | instuction text | category
+    | product category | query | Goal | None | Reward | Your score (min 0.0, max 1.0) | {score}
+    | Reward Details | None
+    """.split("|")
 )
 
 
