@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from progpo_trl.environments.webshop.goals import Goals, draw_prices
-from progpo_trl.environments.webshop.pages import ProductPages, result_row
+from progpo_trl.environments.webshop.pages import ProductPages, ResultRow, result_row
 from progpo_trl.environments.webshop.products import Product, document
 
 RESULTS = 50  # how many hits a search has at most, as in the original
@@ -49,7 +49,7 @@ class Catalogue:
         self.products, self.index, self.prices, self.goals = products, index, prices, goals
         self.origin = origin
         self.pages: Callable[[int], ProductPages] = lru_cache(CACHED_PAGES)(self._pages)
-        self.row: Callable[[int], str] = lru_cache(CACHED_ROWS)(self._row)
+        self.row: Callable[[int], ResultRow] = lru_cache(CACHED_ROWS)(self._row)
 
     def __len__(self) -> int:
         return len(self.products)
@@ -77,7 +77,7 @@ class Catalogue:
     def _pages(self, position: int) -> ProductPages:
         return ProductPages(self.product(position))
 
-    def _row(self, position: int) -> str:
+    def _row(self, position: int) -> ResultRow:
         return result_row(self.product(position))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -110,12 +110,7 @@ def build_catalogue(
     return Catalogue(products, index, prices, goals, origin=origin)
 
 
-_OPEN: dict[tuple, Catalogue] = {}
-
-
+@lru_cache(4)
 def open_shop(make: Callable[..., Catalogue], arguments: tuple) -> Catalogue:
-    """`make(*arguments)`, made once in a process."""
-    key = (make, arguments)
-    if key not in _OPEN:
-        _OPEN[key] = make(*arguments)
-    return _OPEN[key]
+    """`make(*arguments)`; the catalogues last opened in this process are kept and shared."""
+    return make(*arguments)

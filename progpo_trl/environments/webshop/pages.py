@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from progpo_trl.environments.webshop.products import Product
 
@@ -53,9 +54,16 @@ class ProductPages:
         self.clickables = tuple(dict.fromkeys([*buttons, *self.options]))
 
 
-def result_row(product: Product) -> str:
-    """What a page of results says of a product: id, title, price."""
-    return SEPARATOR.join([product.asin, *_node(product.title), product.price_tag])
+class ResultRow(NamedTuple):
+    """A product on a page of results. text: its id, title and price; clickable: what is clicked to open it."""
+
+    text: str
+    clickable: str
+
+
+def result_row(product: Product) -> ResultRow:
+    """How a page of results shows a product."""
+    return ResultRow(SEPARATOR.join([product.asin, *_node(product.title), product.price_tag]), product.asin.lower())
 
 
 def header(instruction: str) -> str:
@@ -73,16 +81,16 @@ def last_page(total: int) -> int:
     return max(1, -(-total // RESULTS_PER_PAGE))
 
 
-def results_page(head: str, number: int, total: int, rows: Iterable[str]) -> str:
+def results_page(head: str, number: int, total: int, rows: Iterable[ResultRow]) -> str:
     """Page `number`, from 1, of `total` results. "Next >" stands on every page, the last one too."""
-    nodes = [BACK, f"Page {number} (Total results: {total})", *([PREVIOUS] if number > 1 else []), NEXT, *rows]
-    return head + SEPARATOR.join(nodes)
+    nodes = [BACK, f"Page {number} (Total results: {total})", *([PREVIOUS] if number > 1 else []), NEXT]
+    return head + SEPARATOR.join([*nodes, *(row.text for row in rows)])
 
 
-def results_clickables(number: int, asins: Iterable[str]) -> tuple[str, ...]:
+def results_clickables(number: int, rows: Iterable[ResultRow]) -> tuple[str, ...]:
     """What can be clicked on a page of results."""
     previous = (PREVIOUS.lower(),) if number > 1 else ()
-    return (BACK.lower(), *previous, NEXT.lower(), *(asin.lower() for asin in asins))
+    return (BACK.lower(), *previous, NEXT.lower(), *(row.clickable for row in rows))
 
 
 def end_page(asin: str, options: Mapping[str, str], score: float) -> str:
