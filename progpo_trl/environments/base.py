@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 
+class OpenCommand(str):
+    """An admissible command with free text in it, such as `search[<your query>]`.
+
+    It reads as that text in prompts; `pattern` is the regular expression that an action must match in full to be
+    one of the commands meant.
+    """
+
+    __slots__ = ("pattern",)
+
+    def __new__(cls, text: str, pattern: str):
+        self = super().__new__(cls, text)
+        self.pattern = pattern
+        return self
+
+    def __getnewargs__(self) -> tuple[str, str]:
+        return str(self), self.pattern
+
+    def accepts(self, action: str) -> bool:
+        """Whether `action` is one of the commands meant."""
+        return re.fullmatch(self.pattern, action) is not None
+
+
+def is_admissible(action: str, admissible: Sequence[str] | None) -> bool:
+    """Whether `action` is among the commands: literally, or as an OpenCommand accepts it. True for None."""
+    if admissible is None or action in admissible:
+        return True
+    return any(isinstance(command, OpenCommand) and command.accepts(action) for command in admissible)
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """What the agent sees at the start of an episode.
 
-    text: the observation; admissible: the commands the environment would accept now, or None when it cannot say;
+    text: the observation; admissible: the commands the environment would accept now (those with free text as
+    `OpenCommand`s), or None when it cannot say;
     task: the instruction alone, for prompts that repeat it at every step (empty when `text` is all there is).
     """
 

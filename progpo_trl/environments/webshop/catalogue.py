@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
@@ -33,8 +33,8 @@ class Catalogue:
     """A shop. Give it other sequences, or subclass it, to keep its data elsewhere than in memory.
 
     products: indexable by position and iterable; index: see `Index`; prices: (n,) float64 dollars; goals: see `Goals`;
-    origin: what it is pickled as; without one it is pickled with all it holds. Pages are rendered when first asked
-    for and kept.
+    origin: what it is pickled as; without one it is pickled with all it holds; skipped: reason -> how many records of
+    the files were left out. Pages are rendered when first asked for and kept.
     """
 
     def __init__(
@@ -45,9 +45,11 @@ class Catalogue:
         goals: Goals,
         *,
         origin: Origin | None = None,
+        skipped: Mapping[str, int] | None = None,
     ):
         self.products, self.index, self.prices, self.goals = products, index, prices, goals
         self.origin = origin
+        self.skipped = dict(skipped or {})
         self.pages: Callable[[int], ProductPages] = lru_cache(CACHED_PAGES)(self._pages)
         self.row: Callable[[int], ResultRow] = lru_cache(CACHED_ROWS)(self._row)
 
@@ -83,7 +85,7 @@ class Catalogue:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.origin is not None:
             return open_shop, self.origin
-        return Catalogue, (self.products, self.index, self.prices, self.goals)
+        return Catalogue, (self.products, self.index, self.prices, self.goals), {"skipped": self.skipped}
 
 
 def build_catalogue(
@@ -93,11 +95,13 @@ def build_catalogue(
     human_goals: bool = False,
     progress: bool = False,
     origin: Origin | None = None,
+    skipped: Mapping[str, int] | None = None,
 ) -> Catalogue:
     """A catalogue in memory.
 
     seed: draws the prices of price ranges and the goals' price limits; human_goals: goals from human instructions
-    instead of synthetic ones; progress: show a bar while the products are indexed.
+    instead of synthetic ones; progress: show a bar while the products are indexed; skipped: what `products` leaves
+    out, counted by whoever reads them (see `Catalogue`).
     """
     from progpo_trl.environments.webshop.bm25 import SearchIndex
 
@@ -107,7 +111,7 @@ def build_catalogue(
     goals = Goals.draw(products, prices, generator, human=human_goals)
     asins = [product.asin for product in products]
     index = SearchIndex.build((document(product) for product in products), asins, progress)
-    return Catalogue(products, index, prices, goals, origin=origin)
+    return Catalogue(products, index, prices, goals, origin=origin, skipped=skipped)
 
 
 @lru_cache(4)

@@ -1,6 +1,6 @@
 """The colour words of the reward: two option values that hold the same word count as the same colour.
 
-The words and their order are a fact about the benchmark, needed to reproduce its scores. They are the list that WebShop
+The words and their order are a fact about the benchmark, needed to reproduce its scores. They are what WebShop
 (princeton-nlp/WebShop, MIT licence, copyright 2023 Princeton Natural Language Processing) normalises colours with.
 """
 
