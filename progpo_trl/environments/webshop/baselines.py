@@ -46,7 +46,8 @@ def first_hit_options(session: Session, goal: Goal, generator: random.Random) ->
         instruction = goal.instruction.lower()
         for name, values in session.catalogue.product(session.position).options.items():
             named = max((value for value in values if value in instruction), key=len, default="")
-            if named and session.options.get(name) is None:
+            # In compat mode a value that two options share is chosen for one of them only.
+            if named and name not in session.options and named not in session.options.values():
                 return f"click[{named}]"
     return first_hit(session, goal, generator)
 
@@ -62,7 +63,8 @@ def oracle(session: Session, goal: Goal, generator: random.Random) -> str:
         # A human goal names values only; one that the page does not offer cannot be chosen.
         name, value = option if isinstance(option, tuple) else (None, option)
         offered = session.catalogue.pages(session.position).options.get(value, ())
-        chosen = session.options.get(name) == value if name else value in session.options.values()
+        by_name = name and session.strict
+        chosen = session.options.get(name) == value if by_name else value in session.options.values()
         if offered and not chosen:
             return f"click[{value}]"
     return f"click[{BUY}]"
