@@ -10,10 +10,15 @@ format or made of other files is refused.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +28,10 @@ from tqdm import tqdm
 from progpo_trl.environments.webshop.bm25 import IndexArrays, SearchIndex
 from progpo_trl.environments.webshop.catalogue import Catalogue
 from progpo_trl.environments.webshop.errors import ShopFileError
+from progpo_trl.environments.webshop.files import SIZES, ShopFiles, find_files, read_products
+from progpo_trl.environments.webshop.generate import LEVELS, generate_records
 from progpo_trl.environments.webshop.goals import Goals
-from progpo_trl.environments.webshop.products import Product
+from progpo_trl.environments.webshop.products import Product, parse_product
 from progpo_trl.environments.webshop.store_parts import PackedProducts, encode_asins, map_array, sha256_of, write_whole
 
 FORMAT = "progpo_trl webshop store"
@@ -39,13 +46,15 @@ class StoreSource:
 
     products: makes an iterator over the products from a position on, always the same ones; count: how many there are,
     for the progress bar, None if that is not known; files: the files they are read from; settings: whatever else
-    decides what the products are, as JSON values.
+    decides what the products are, as JSON values; skipped: how many records were left out, by reason, once an
+    iterator came to its end.
     """
 
     products: Callable[[int], Iterator[Product]]
     count: int | None = None
     files: tuple[Path, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    skipped: Mapping[str, int] = field(default_factory=dict)
 
     def identity(self) -> dict[str, Any]:
         """What the products are, as JSON: the settings and the files with size, time of change and checksum."""
@@ -59,8 +68,6 @@ class StoreSource:
 
 def generated_source(products: int, seed: int = 0, level: str = "full") -> StoreSource:
     """The source of a generated catalogue (`generate.py`)."""
-    from progpo_trl.environments.webshop.generate import generate_records
-    from progpo_trl.environments.webshop.products import parse_product
 
     def from_position(start: int) -> Iterator[Product]:
         for made in generate_records(products, seed, level, start):
@@ -68,6 +75,18 @@ def generated_source(products: int, seed: int = 0, level: str = "full") -> Store
 
     settings = {"generated": {"products": products, "seed": seed, "level": level}}
     return StoreSource(from_position, products, settings=settings)
+
+
+def files_source(files: ShopFiles, on_error: str = "raise") -> StoreSource:
+    """The source of a catalogue from official files; on_error as in `read_products`."""
+    skipped: Counter[str] = Counter()
+
+    def from_position(start: int) -> Iterator[Product]:
+        skipped.clear()
+        return islice(read_products(files, on_error=on_error, skipped=skipped), start, None)
+
+    paths = (files.items, files.attributes, files.nouns, *([files.human] if files.human else []))
+    return StoreSource(from_position, files=paths, settings={"on_error": on_error}, skipped=skipped)
 
 
 def build_store(
@@ -108,6 +127,13 @@ def open_store(
     return StoredCatalogue(folder, manifest, human_goals=human_goals)
 
 
+def open_files_store(
+    path: str, files: ShopFiles, seed: int = 0, human_goals: bool = False, on_error: str = "raise"
+) -> StoredCatalogue:
+    """The catalogue of official files in the store at `path`; refused when it was built from others."""
+    return open_store(path, files_source(files, on_error), seed=seed, human_goals=human_goals)
+
+
 class StoredCatalogue(Catalogue):
     """A catalogue whose data stay in a store's files. Made by `open_store`; pickles as the store's path."""
 
@@ -126,6 +152,7 @@ class StoredCatalogue(Catalogue):
             map_array(folder, "prices"),
             Goals(products, *columns, human=human_goals),
             origin=(_reopen, (str(folder), human_goals)),
+            skipped=manifest["skipped"],
         )
 
     def position(self, asin: str) -> int:
@@ -185,7 +212,7 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, verify: bool, prog
 
 
 def check_source(folder: Path, manifest: Mapping[str, Any], source: StoreSource) -> None:
-    """ShopFileError unless the store was made of `source`.
+    """ShopFileError unless the store was made of `source`; it may have been made of more files, such as human goals.
 
     A file of the same size and time of change is taken for the same; one with another time is compared by checksum.
     """
@@ -193,11 +220,11 @@ def check_source(folder: Path, manifest: Mapping[str, Any], source: StoreSource)
     settings = json.loads(json.dumps(dict(source.settings)))
     if made_of["settings"] != settings:
         raise _refused(folder, f"was built with other settings: {made_of['settings']}, wanted {settings}")
-    names = [entry["name"] for entry in made_of["files"]]
-    if names != [path.name for path in source.files]:
-        wanted = ", ".join(path.name for path in source.files)
-        raise _refused(folder, f"was built from other files: {', '.join(names)}; wanted {wanted}")
-    for entry, path in zip(made_of["files"], source.files, strict=True):
+    known = {entry["name"]: entry for entry in made_of["files"]}
+    for path in source.files:
+        if path.name not in known:
+            raise _refused(folder, f"was built without {path.name}, from {', '.join(known) or 'no files'}")
+        entry = known[path.name]
         stat = path.stat()
         same = stat.st_size == entry["bytes"]
         if same and stat.st_mtime_ns != entry["mtime_ns"]:
@@ -210,3 +237,54 @@ def _refused(folder: Path, problem: str) -> ShopFileError:
     return ShopFileError(
         str(folder), f"{problem}. Build the store anew: delete it, then progpo webshop index --data DIR --out {folder}"
     )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `progpo webshop index`."""
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--data", metavar="DIR", help="folder of the official files (default: $WEBSHOP_DATA)")
+    what.add_argument("--generated", type=int, metavar="N", help="a generated shop of N products instead")
+    parser.add_argument("--out", metavar="STORE", required=True, help="the folder to build; must not exist yet")
+    parser.add_argument("--size", choices=SIZES, help="which set of the official files (default: what is there)")
+    parser.add_argument("--on-error", choices=("raise", "skip"), default="raise", help="at a damaged record")
+    parser.add_argument("--level", choices=tuple(LEVELS), default="full", help="of the generated shop")
+    parser.add_argument("--seed", type=int, default=0, help="of prices, goals and the generated shop (default: 0)")
+    parser.add_argument("--verify", action="store_true", help="read the store once more and compare all checksums")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Build the store, or finish it, or find it whole; the exit status is 0, or 2 when that cannot be done."""
+    from progpo_trl.environments.webshop.tasks import find_data
+
+    out = Path(arguments.out).absolute()
+    try:
+        if arguments.generated is not None:
+            source = generated_source(arguments.generated, arguments.seed, arguments.level)
+        else:
+            folder = find_data(arguments.data)
+            files = find_files(folder, size=arguments.size)
+            with suppress(ShopFileError):  # without human instructions the store has the synthetic goals alone
+                files = find_files(folder, size=arguments.size, human=True)
+            source = files_source(files, arguments.on_error)
+        build_store(source, out, seed=arguments.seed, progress=True)
+        manifest = read_manifest(out)
+        check_files(out, manifest, verify=arguments.verify, progress=True)
+        catalogue = open_store(out)
+    except (OSError, ValueError) as error:
+        print(f"progpo webshop index: {error}", file=sys.stderr)
+        return 2
+    size = sum(entry["bytes"] for entry in manifest["files"].values())
+    left_out = "".join(f", {count} left out ({reason})" for reason, count in manifest["skipped"].items())
+    print(f"{out}: {len(catalogue)} products{left_out}, {len(catalogue.goals)} goals, {size / 1e6:.0f} MB")
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`progpo webshop index` as a program of its own."""
+    parser = argparse.ArgumentParser(prog="progpo webshop index", description="Build the store of a large catalogue.")
+    add_arguments(parser)
+    return run(parser.parse_args(argv))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

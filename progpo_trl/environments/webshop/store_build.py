@@ -76,6 +76,7 @@ def build(source: StoreSource, path: Path, *, seed: int, progress: bool, chunk: 
                 "source": made_of,
                 "seed": seed,
                 "products": len(map_array(ready, "product_ends")),
+                "skipped": dict(source.skipped),
                 "files": {file.name: {"bytes": file.stat().st_size, "sha256": sha256_of(file)} for file in files},
             },
         )
