@@ -16,6 +16,7 @@ from progpo_trl.environments.webshop.files import ShopFiles, find_files, read_pr
 from progpo_trl.environments.webshop.generate import generate_records
 from progpo_trl.environments.webshop.products import parse_product
 from progpo_trl.environments.webshop.splits import GoalIds, TaskIds, split_goals
+from progpo_trl.environments.webshop.store import generated_source, open_files_store, open_store
 
 MODES = ("compat", "strict")
 
@@ -98,7 +99,8 @@ class WebshopTasks(ShopTasks):
     $WEBSHOP_DATA. size: "1000" or "all", None for what is there (see `find_files`); human_goals: the goals that people
     wrote instead of the synthetic ones; seed: draws the prices of products with a price range and the price limits
     of the goals; on_error: "raise" stops at a damaged record, "skip" leaves it out with a warning (and gives other
-    goals than the whole file). The other options are those of `ShopTasks`.
+    goals than the whole file); store: a memory-mapped catalogue that `progpo webshop index` made of the same files
+    and seed, for sets that are too large to be read into every process. The other options are those of `ShopTasks`.
 
     Ids are like "goal-00017-B07XYZ1234" or "human-00017-B07XYZ1234"; another seed than 0 joins the name, as its
     goals are others ("goal-seed3-00017-..").
@@ -121,9 +123,13 @@ class WebshopTasks(ShopTasks):
         split_by: str = "goal",
         seed: int = 0,
         on_error: str = "raise",
+        store: str | Path | None = None,
     ):
         files = find_files(find_data(data), size=None if size is None else str(size), human=human_goals)
-        catalogue = open_shop(load_catalogue, (files, seed, human_goals, on_error))
+        if store is None:
+            catalogue = open_shop(load_catalogue, (files, seed, human_goals, on_error))
+        else:
+            catalogue = open_shop(open_files_store, (_path(store), files, seed, human_goals, on_error))
         if not len(catalogue.goals):
             raise ShopFileError(str(files.human or files.attributes), "asks for none of the products: no goals")
         prefix = ("human" if human_goals else "goal") + (f"-seed{seed}" if seed else "")
@@ -140,8 +146,9 @@ class WebshopTasks(ShopTasks):
 class GeneratedWebshopTasks(ShopTasks):
     """The goals of a generated shop: no files, no downloads.
 
-    products: how many; level: of the generator (see `generate`); shop_seed: other shops of the same kind. The other
-    options are those of `ShopTasks`.
+    products: how many; level: of the generator (see `generate`); shop_seed: other shops of the same kind; store: a
+    memory-mapped catalogue that `progpo webshop index --generated` made of the same three. The other options are
+    those of `ShopTasks`.
 
     Ids name the shop, so that one id never means two goals: "full-1000-0-00017-G000000004" is goal 17 of the shop of
     level full with 1,000 products and seed 0.
@@ -160,8 +167,12 @@ class GeneratedWebshopTasks(ShopTasks):
         partial: bool = False,
         mode: str = "compat",
         split_by: str = "goal",
+        store: str | Path | None = None,
     ):
-        catalogue = open_shop(generate_catalogue, (products, shop_seed, level))
+        if store is None:
+            catalogue = open_shop(generate_catalogue, (products, shop_seed, level))
+        else:
+            catalogue = open_shop(open_generated_store, (_path(store), products, shop_seed, level))
         super().__init__(
             GoalIds(catalogue, f"{level}-{products}-{shop_seed}"),
             max_steps=max_steps,
@@ -170,6 +181,15 @@ class GeneratedWebshopTasks(ShopTasks):
             mode=mode,
             split_by=split_by,
         )
+
+
+def open_generated_store(path: str, products: int, shop_seed: int, level: str) -> Catalogue:
+    """The generated catalogue in the store at `path`; ShopFileError when the store holds another."""
+    return open_store(path, generated_source(products, shop_seed, level), seed=shop_seed)
+
+
+def _path(store: str | Path) -> str:
+    return os.path.abspath(os.path.expandvars(os.path.expanduser(store)))
 
 
 def find_data(data: str | Path | None) -> Path:
@@ -184,9 +204,7 @@ def find_data(data: str | Path | None) -> Path:
     return Path(os.path.expandvars(os.path.expanduser(place)))
 
 
-def load_catalogue(
-    files: ShopFiles, seed: int = 0, human_goals: bool = False, on_error: str = "raise", progress: bool = False
-) -> Catalogue:
+def load_catalogue(files: ShopFiles, seed: int = 0, human_goals: bool = False, on_error: str = "raise") -> Catalogue:
     """The catalogue of a set of official files, in memory. Errors as in `read_products`."""
     skipped: Counter[str] = Counter()
     products = list(read_products(files, on_error=on_error, skipped=skipped))
