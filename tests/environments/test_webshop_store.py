@@ -57,9 +57,8 @@ def assert_same_shop(stored, memory):
         found = stored.goals[index]
         assert (found.position, *found[2:]) == (goal.position, *goal[2:])
         assert found.product.asin == goal.product.asin
-    for goal in (
-        memory.goals[:1] if len(memory.goals) == 1 else [memory.goals[i] for i in range(0, len(memory.goals), 9)]
-    ):
+    for index in range(0, len(memory.goals), 9):
+        goal = memory.goals[index]
         query = goal.instruction.lower()
         assert stored.search(query) == memory.search(query)
         assert np.array_equal(stored.index.scores(query), memory.index.scores(query))
