@@ -35,7 +35,10 @@ ITEMS = [
     item(
         "C000000001",
         "Oak Chair",
-        customization_options={"Color": choices("Red", "navy/white ", "light green"), "Size": choices("large", "x-large")},
+        customization_options={
+            "Color": choices("Red", "navy/white ", "light green"),
+            "Size": choices("large", "x-large"),
+        },
     ),
     item("C000000002", "Pine Chair", pricing="$10.00 to $20.00", small_description=" \n ", full_description=" "),
     item("C000000003", "Birch <Bench> & 'Stool'", pricing="", query="benches", product_category="Home"),
@@ -80,11 +83,18 @@ NOUNS = {
     "L000000004": ["desk", "lamp"],
     "C000000005": [],
 }
+
+
+def request(instruction: str, attributes: list[str], options: list[str]) -> dict[str, Any]:
+    """An entry of items_human_ins.json."""
+    return {"instruction": instruction, "instruction_attributes": attributes, "instruction_options": options}
+
+
 HUMAN = {
     "C000000001": [
-        {"instruction": "i want a red oak chair.", "instruction_attributes": ["solid wood"], "instruction_options": ["red"]},
-        {"instruction": "asks for nothing", "instruction_attributes": [], "instruction_options": []},
-        {"instruction": "a large one", "instruction_attributes": ["easy clean"], "instruction_options": ["large", "blue"]},
+        request("i want a red oak chair.", ["solid wood"], ["red"]),
+        request("asks for nothing", [], []),
+        request("a large one", ["easy clean"], ["large", "blue"]),
     ]
 }
 

@@ -97,9 +97,7 @@ def test_the_human_goals(webshop_data, recorded):
     requests = [request for entries in recorded("items_human_ins_1000").values() for request in entries]
     assert len(goals) == len(requests) == 13
     ours = {(goal.product.asin, goal.attributes, goal.options) for goal in goals}
-    assert ours == {
-        (r["asin"], tuple(r["instruction_attributes"]), tuple(r["instruction_options"])) for r in requests
-    }
+    assert ours == {(r["asin"], tuple(r["instruction_attributes"]), tuple(r["instruction_options"])) for r in requests}
     # The official list has its own price limits; what comes before them is the same for all goals whose text it kept.
     official = set(recorded("human_goals"))
     texts = [goal.instruction.split(", and price lower than")[0].lower() for goal in goals]
@@ -111,7 +109,9 @@ def test_fast_enough(tasks, recorded):
 
     About 100,000 were measured; the best of three rounds, so that a busy machine does not decide.
     """
-    traces = [(tasks.ids.id(trace["goal"]), [step[0] for step in trace["steps"]]) for trace in recorded("traces_seed0")]
+    traces = [
+        (tasks.ids.id(trace["goal"]), [step[0] for step in trace["steps"]]) for trace in recorded("traces_seed0")
+    ]
     environment = tasks.make()
     best = 0.0
     for _ in range(3):

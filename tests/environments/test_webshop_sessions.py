@@ -115,11 +115,11 @@ def test_searching_works_everywhere_and_hidden_prefixes_are_plain_words(shop):
     assert played(strict, "search[oak]") == end
 
 
-@pytest.mark.parametrize(
-    "action",
-    ["", "search[]", "Search[oak]", " search[oak]", "search", "click[search]", "click[buy now]", "buy now", "click[[x]"]
-    + ["search[oak", "search[a\nb]", "click[c000000001]", "\ud800[x]", "click[<script>]", "[[[[]]]]", "search[a[b]"],
-)
+UNDOABLE = ["", "search[]", "Search[oak]", " search[oak]", "search", "click[search]", "click[buy now]", "buy now"]
+ODD = ["click[[x]", "search[oak", "search[a\nb]", "\ud800[x]", "click[<script>]", "[[[[]]]]", "search[a[b]", OAK]
+
+
+@pytest.mark.parametrize("action", UNDOABLE + ODD)
 def test_actions_that_cannot_be_done_change_nothing(shop, action):
     session = Session(shop, 0)
     before = pickle.dumps(session)
@@ -127,7 +127,9 @@ def test_actions_that_cannot_be_done_change_nothing(shop, action):
     assert pickle.dumps(session) == before
 
 
-@pytest.mark.parametrize("action", ["search[oak]]", "search[oak] and more", "search[oak]\nclick[buy now]", "search[OAK]"])
+@pytest.mark.parametrize(
+    "action", ["search[oak]]", "search[oak] and more", "search[oak]\nclick[buy now]", "search[OAK]"]
+)
 def test_actions_are_read_leniently_as_by_the_original(shop, action):
     assert "Total results: " in played(Session(shop, 0), action)
 
@@ -183,7 +185,9 @@ def run(session, moves):
 def test_no_actions_raise_and_sessions_never_affect_one_another(shop, first, second, strict, one, two):
     """Alone, interleaved with another one, or moved to another process at every step: the same episode."""
     goals = [goal % len(shop.goals) for goal in (one, two)]
-    alone = [run(Session(shop, goal, strict=strict), moves) for goal, moves in zip(goals, (first, second), strict=True)]
+    alone = [
+        run(Session(shop, goal, strict=strict), moves) for goal, moves in zip(goals, (first, second), strict=True)
+    ]
     sessions = [Session(shop, goal, strict=strict) for goal in goals]
     together = [[], []]
     for turn in range(max(len(first), len(second))):

@@ -46,8 +46,7 @@ def first_hit_options(session: Session, goal: Goal, generator: random.Random) ->
         instruction = goal.instruction.lower()
         for name, values in session.catalogue.product(session.position).options.items():
             named = max((value for value in values if value in instruction), key=len, default="")
-            # In compat mode a value that two options share is chosen for one of them only.
-            if named and name not in session.options and named not in session.options.values():
+            if named and _is_open(session, name, named):
                 return f"click[{named}]"
     return first_hit(session, goal, generator)
 
@@ -59,14 +58,15 @@ def oracle(session: Session, goal: Goal, generator: random.Random) -> str:
     if session.page == RESULTS:
         asin = goal.product.asin.lower()
         return f"click[{asin}]" if asin in session.clickables() else f"click[{NEXT}]"
-    for option in goal.options:
-        # A human goal names values only; one that the page does not offer cannot be chosen.
-        name, value = option if isinstance(option, tuple) else (None, option)
-        offered = session.catalogue.pages(session.position).options.get(value, ())
-        by_name = name and session.strict
-        chosen = session.options.get(name) == value if by_name else value in session.options.values()
-        if offered and not chosen:
-            return f"click[{value}]"
+    # A human goal names values only; one that the page does not offer cannot be chosen.
+    offers = session.catalogue.pages(session.position).options
+    pairs = (
+        option if isinstance(option, tuple) else (offers.get(option, ("",))[-1], option) for option in goal.options
+    )
+    wanted = dict(pairs)
+    for name in goal.product.options:
+        if name in wanted and _is_open(session, name, wanted[name]):
+            return f"click[{wanted[name]}]"
     return f"click[{BUY}]"
 
 
@@ -113,6 +113,11 @@ def evaluate_baseline(
 
 def _search(goal: Goal) -> str:
     return f"search[{goal.instruction.strip().translate(_NO_BRACKETS)}]"
+
+
+def _is_open(session: Session, name: str, value: str) -> bool:
+    """Whether a choice is still to be made. In compat mode two options cannot both have a value they share."""
+    return name not in session.options and (session.strict or value not in session.options.values())
 
 
 def _first_result(session: Session) -> str:
