@@ -29,6 +29,7 @@ from progpo_trl.environments.webshop.analyzer import terms
 K1 = np.float32(0.9)
 B = np.float32(0.4)
 _QUERIES_KEPT = 2048  # results kept; about 2 KB each
+_TERMS_KEPT = 8192  # places of terms kept; about 150 bytes each
 _MAX_FREQUENCY = 65535  # of a term in one document, as stored
 
 
@@ -131,6 +132,7 @@ class SearchIndex:
         self._inverse_norms = (np.float32(1) / norms).astype(np.float32)
         self._with_terms = with_terms
         self._find = lru_cache(maxsize=_QUERIES_KEPT)(self._search)
+        self._number = lru_cache(maxsize=_TERMS_KEPT)(self._term_number)
 
     @classmethod
     def build(cls, documents: Iterable[str], ids: Sequence[str], progress: bool = False) -> SearchIndex:
@@ -170,7 +172,7 @@ class SearchIndex:
         arrays = self.arrays
         scores = np.zeros(len(self), np.float32)
         for term, count in Counter(terms(query)).items():
-            number = self._term_number(term.encode("utf-8", "surrogatepass"))
+            number = self._number(term)
             if number is None:
                 continue
             low, high = int(arrays.starts[number]), int(arrays.starts[number + 1])
@@ -194,8 +196,9 @@ class SearchIndex:
         order = np.lexsort((self.arrays.ranks[found], -scores[found]))[:limit]
         return tuple(found[order].tolist())
 
-    def _term_number(self, term: bytes) -> int | None:
+    def _term_number(self, text: str) -> int | None:
         """The place of a term among the sorted ones, by halving; None when no document has it."""
+        term = text.encode("utf-8", "surrogatepass")
         ends, data = self.arrays.term_ends, self.arrays.term_bytes
         low, high = 0, len(ends)
         while low < high:
