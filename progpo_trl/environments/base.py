@@ -85,13 +85,15 @@ class TaskSet(ABC):
 
     max_steps: actions an episode may take at most. prompt_template: a name in `progpo_trl/prompts` or a path to a
     Jinja file that turns observations into prompts. action_format: how an action is read from a response (see
-    `progpo_trl.actions.project`): "think_action", "action" or "text".
+    `progpo_trl.actions.project`): "think_action", "action" or "text". eval_split: the split that settings files
+    without an `eval_split` evaluate on.
     """
 
     name: str = "custom"
     max_steps: int = 50
     prompt_template: str = "plain"
     action_format: str = "think_action"
+    eval_split: str = "valid_seen"
 
     @abstractmethod
     def task_ids(self, split: str = "train") -> Sequence[str]:

@@ -14,6 +14,7 @@ from progpo_trl.environments.webshop.splits import split_goals
 from progpo_trl.episodes import Episode, StopReason
 from progpo_trl.generation import TurnOutput
 from progpo_trl.rollout import play
+from progpo_trl.settings import parse
 from progpo_trl.tasks import evaluation_ids
 
 SPLITS = ("train", "dev", "test")
@@ -115,6 +116,8 @@ def test_one_id_never_means_two_goals(folder):
 
 def test_the_trainer_evaluates_on_dev(tasks):
     assert evaluation_ids(None, tasks) == list(tasks.task_ids("dev"))
+    script, _, _ = parse(["--environment.name", "webshop_generated", "--model_name_or_path", "tiny", "--use_cpu"])
+    assert (script.environment["split"], script.environment["eval_split"]) == ("train", "dev")
 
 
 def test_ids_and_goals_are_the_same_in_another_process(generated):

@@ -32,7 +32,7 @@ class ShopTasks(TaskSet):
     The splits are train, dev and test.
     """
 
-    prompt_template = "plain"
+    eval_split = "dev"
 
     def __init__(
         self,
