@@ -71,6 +71,8 @@ class StepResult:
 class Environment(ABC):
     """One episode at a time. Cheap to create, deterministic given (task_id, seed), picklable."""
 
+    __slots__ = ()  # so that a subclass may have slots
+
     @abstractmethod
     def reset(self, task_id: str, seed: int = 0) -> Observation:
         """Start the task `task_id`. Unknown ids raise KeyError."""

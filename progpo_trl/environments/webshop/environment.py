@@ -39,6 +39,8 @@ class WebshopEnvironment(Environment):
     cannot be done change nothing, and steps after the end repeat the last page with reward 0.
     """
 
+    __slots__ = ("done", "goals", "max_steps", "partial", "session", "steps", "strict", "success_reward", "task_id")
+
     def __init__(
         self,
         goals: GoalIds,

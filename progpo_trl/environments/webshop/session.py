@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from progpo_trl.environments.webshop import pages
 from progpo_trl.environments.webshop.catalogue import Catalogue
 from progpo_trl.environments.webshop.pages import ResultRow
@@ -35,8 +33,17 @@ class Session:
     """
 
     __slots__ = (
-        *("catalogue", "goal", "header", "number", "options"),
-        *("page", "position", "query", "reward", "strict", "sub"),
+        "catalogue",
+        "goal",
+        "header",
+        "page",
+        "query",
+        "number",
+        "position",
+        "options",
+        "sub",
+        "reward",
+        "strict",
     )
 
     def __init__(self, catalogue: Catalogue, goal: int, *, strict: bool = False):
@@ -133,10 +140,3 @@ class Session:
 
     def _rows(self) -> list[ResultRow]:
         return [self.catalogue.row(position) for position in self._shown()]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
