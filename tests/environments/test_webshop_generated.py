@@ -1,9 +1,11 @@
 """The generated shop: official format, the same for the same seed, and about as hard as it claims."""
 
 import json
+import re
 import subprocess
 import sys
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
@@ -102,3 +104,12 @@ def test_the_tiny_level_has_few_words_and_short_pages():
     assert {len(product.attributes) for product in catalogue.products} == {1, 2}
     assert {len(product.options) for product in catalogue.products} == {0, 1}
     assert all(product.instruction for product in catalogue.products)
+
+
+def test_the_example_in_the_docs_runs():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "webshop.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    scope: dict = {}
+    exec(code, scope)  # our own page
+    assert scope["result"].text.startswith("Instruction:")
+    assert "Buy Now" in scope["result"].text

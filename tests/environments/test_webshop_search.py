@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import pickle
 import re
 from pathlib import Path
 
@@ -165,6 +166,12 @@ def test_queries_without_terms_or_hits_find_nothing():
     for query in ("", "the of", "sofa", "?!", "\ud83d", "a" * 10_000):
         assert index.search(query) == ()
     assert SearchIndex.build([], []).search("mug") == ()
+
+
+def test_an_index_pickles_with_its_arrays():
+    index = SearchIndex.build(["red mug", "blue mug"], ["x", "y"])
+    before = index.search("blue mug")
+    assert pickle.loads(pickle.dumps(index)).search("blue mug") == before == (1, 0)
 
 
 def test_every_document_needs_an_id():

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from progpo_trl.environments.webshop import store as store_module
+from progpo_trl.environments.webshop import store_build
 from progpo_trl.environments.webshop.catalogue import build_catalogue
 from progpo_trl.environments.webshop.errors import ShopFileError
 from progpo_trl.environments.webshop.files import find_files
@@ -21,6 +22,7 @@ from progpo_trl.environments.webshop.generate import generate_records
 from progpo_trl.environments.webshop.products import HumanInstruction, Product
 from progpo_trl.environments.webshop.store import (
     MANIFEST,
+    StoreSource,
     build_store,
     files_source,
     generated_source,
@@ -112,6 +114,7 @@ def test_products_survive_packing():
     packed = PackedProducts(np.frombuffer(data * 2, np.uint8), np.array([len(data), 2 * len(data)]))
     assert [fields(copy) for copy in packed] == [fields(product)] * 2
     assert packed[1] is packed[1]
+    assert fields(pickle.loads(pickle.dumps(packed))[1]) == fields(product)
 
 
 # ---- official files -------------------------------------------------------------------------------------------------
@@ -277,6 +280,23 @@ def test_a_build_of_something_else_starts_anew(tmp_path, caplog):
     assert starts == [0, 0]
     assert "starting anew" in caplog.text
     assert_same_shop(open_store(out), build_catalogue(generated_source(60, 6).products(0)))
+
+
+def test_a_build_that_broke_off_after_the_last_product_only_merges(built, tmp_path, monkeypatch):
+    out, starts = tmp_path / "shop", []
+    with monkeypatch.context() as patched:
+        patched.setattr(store_build, "draw_prices", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            build_store(generated_source(N, 5), out, seed=5, chunk=40)
+    build_store(failing_source(generated_source(N, 5), N, starts), out, seed=5, chunk=40)
+    assert starts == [160]
+    for file in sorted(out.glob("*.npy")):
+        assert file.read_bytes() == (built / file.name).read_bytes(), file.name
+
+
+def test_a_shop_without_products(tmp_path):
+    shop = open_store(build_store(StoreSource(lambda start: iter(())), tmp_path / "shop"), verify=True)
+    assert (len(shop), len(shop.goals), shop.search("mug")) == (0, 0, ())
 
 
 def test_a_damaged_chunk_is_named(tmp_path):

@@ -163,6 +163,9 @@ class SearchIndex:
     def __len__(self) -> int:
         return len(self.arrays.lengths)
 
+    def __reduce__(self):
+        return SearchIndex, (self.arrays,)  # without what it keeps
+
     def search(self, query: str, limit: int = 50) -> tuple[int, ...]:
         """Positions of at most `limit` documents that share a term with `query`, best first."""
         return self._find(query, limit)

@@ -146,7 +146,13 @@ def _write_chunks(work: Path, source: StoreSource, size: int, progress: bool) ->
         chunks.append(file)
     done = len(chunks) * size
     products = source.products(done)
-    with tqdm(desc="Indexing products", total=source.count, initial=done, unit="product", disable=not progress) as bar:
+    with tqdm(
+        desc="Indexing products",
+        total=source.count,
+        initial=min(done, source.count or done),
+        unit="product",
+        disable=not progress,
+    ) as bar:
         while part := list(islice(_counted(products, bar), size)):
             file = work / f"chunk-{len(chunks):05d}.npz"
             _write_chunk(file, part)

@@ -62,6 +62,9 @@ class PackedProducts(Sequence[Product]):
     def __iter__(self) -> Iterator[Product]:
         return map(self._parse, range(len(self)))
 
+    def __reduce__(self):
+        return PackedProducts, (self._data, self._ends)  # without what it keeps
+
     def _parse(self, position: int) -> Product:
         start = int(self._ends[position - 1]) if position else 0
         return unpack_product(self._data[start : int(self._ends[position])].tobytes())
