@@ -11,7 +11,7 @@ import numpy as np
 
 from progpo_trl.actions import project
 from progpo_trl.contexts import FullContext, TurnView, WindowContext
-from progpo_trl.environments.base import Environment, Observation, StepResult, TaskSet
+from progpo_trl.environments.base import Environment, Observation, StepResult, TaskSet, is_admissible
 from progpo_trl.episodes import Episode, Step, StopReason
 from progpo_trl.generation import TurnOutput
 
@@ -126,7 +126,7 @@ def _move(one: _Live, output: TurnOutput, text: str, action_format: str, step_li
     """Play one sampled turn; True while the episode goes on."""
     episode = one.episode
     action, format_valid = project(text, action_format)
-    admissible = one.admissible is None or action in one.admissible
+    admissible = is_admissible(action, one.admissible)
     step = Step(
         observation=one.observation,
         context_ids=one.prompt,
