@@ -273,6 +273,11 @@ def _refuse_unproven(config: MultiTurnGRPOConfig) -> None:
             f"use one of {', '.join(PROVEN_LOSSES)} ('dapo' is the papers' token mean)",
         ),
         (
+            config.loss_type == "cispo" and (config.epsilon_high is None or config.epsilon_high < 1),
+            "for loss_type='cispo' epsilon_high is the bound of the ratio itself, not of its distance from 1; at "
+            f"{config.epsilon_high or config.epsilon} every token would be cut: set epsilon_high, for example to 5.0",
+        ),
+        (
             config.scale_rewards != "group",
             "scale_rewards has no effect on a replaced advantage step; use `advantage: {name: grpo, norm: mean}` for "
             "advantages without the standard deviation",

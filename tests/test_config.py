@@ -95,8 +95,9 @@ def test_max_generations_and_max_steps_contradict(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "alternative"),
     [
-        ({"loss_type": "sapo"}, "use one of dapo"),
-        ({"loss_type": "cispo"}, "use one of dapo"),
+        ({"loss_type": "ppo"}, "use one of dapo"),
+        ({"loss_type": "cispo"}, "epsilon_high is the bound of the ratio itself"),
+        ({"loss_type": "cispo", "epsilon_high": 0.28}, "at 0.28 every token would be cut"),
         ({"scale_rewards": "none"}, "norm: mean"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "reward_weights"),
         ({"entropy_coef": 0.001}, "entropy_coef=0"),
