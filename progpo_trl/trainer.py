@@ -26,7 +26,8 @@ from progpo_trl.contexts import FullContext, PromptTemplate, WindowContext
 from progpo_trl.environments.base import TaskSet
 from progpo_trl.episodes import Episode, StepBatch, StopReason
 from progpo_trl.faults import exclude_lonely, stop_when_too_many_are_lost
-from progpo_trl.generation import CachedGeneration, Sampling, TRLGeneration, episode_stream
+from progpo_trl.generation import CachedGeneration, Sampling, episode_stream
+from progpo_trl.generation_trl import TRLGeneration
 from progpo_trl.losses import (
     length_order,
     loss_scale,
