@@ -17,6 +17,12 @@ from progpo_trl.settings_ranges import check_ranges
 # tests/trainer/test_gradients.py.
 PROVEN_LOSSES = ("dapo", "grpo", "bnpo", "dr_grpo")
 
+# What the trainer sends with every request to vLLM itself; TRL lets generation_kwargs override it.
+_SENT_WITH_REQUESTS = frozenset(
+    "best_of echo logprobs max_tokens min_p model n prompt repetition_penalty seed stream temperature top_k "
+    "top_p".split()
+)
+
 
 @dataclass
 class MultiTurnGRPOConfig(GRPOConfig):
@@ -38,7 +44,7 @@ class MultiTurnGRPOConfig(GRPOConfig):
         default="token_truncate",
         metadata={
             "help": "As in TRL. Default differs: 'sequence_mask' sums log-ratios over a row, and long multi-turn rows "
-            "would tend to be masked whole."
+            "would tend to be masked whole; 'token_truncate' bounds each token's ratio by itself."
         },
     )
 
@@ -75,6 +81,29 @@ class MultiTurnGRPOConfig(GRPOConfig):
     episodes_per_forward: int | None = field(
         default=None,
         metadata={"help": "Episodes decoded together on one device (bounds the KV cache). Default: all of them."},
+    )
+    rollout_schedule: str = field(
+        default="lockstep",
+        metadata={
+            "help": "'lockstep' samples one turn of all live episodes at a time, on every backend. 'streaming', for a "
+            "vLLM server: every process sends its own requests, one per turn of an episode, and no episode waits for "
+            "the slowest of its turn.",
+            "choices": ["lockstep", "streaming"],
+        },
+    )
+    max_concurrent_requests: int = field(
+        default=64, metadata={"help": "Requests of one process under way at once when rollouts stream."}
+    )
+    vllm_request_timeout: float = field(
+        default=600.0,
+        metadata={"help": "Seconds to wait for the answer to one request when rollouts stream."},
+    )
+    vllm_request_retries: int = field(
+        default=5,
+        metadata={
+            "help": "How often a request that failed (server error, lost connection, timeout) is sent again when "
+            "rollouts stream, before the run stops."
+        },
     )
     environment_retries: int = field(
         default=1, metadata={"help": "How often an episode whose environment raised an error is played again."}
@@ -259,6 +288,7 @@ def _on_boundary(config: MultiTurnGRPOConfig, kind: str, updates: int, what: str
 
 def _refuse_unproven(config: MultiTurnGRPOConfig) -> None:
     """Refuse settings that would train on something else than they say; each error names the alternative."""
+    reserved = sorted(_SENT_WITH_REQUESTS & set(config.generation_kwargs or ()))
     refusals = [
         (
             config.loss_type not in PROVEN_LOSSES,
@@ -300,9 +330,20 @@ def _refuse_unproven(config: MultiTurnGRPOConfig) -> None:
             "max_tool_calling_iterations belongs to TRL's tool loop; use max_turns",
         ),
         (
-            config.use_vllm and config.vllm_enable_sleep_mode,
-            "vllm_enable_sleep_mode would put the engine to sleep and re-sync all weights after EVERY turn; leave it "
-            "off and lower vllm_gpu_memory_utilization",
+            config.use_vllm and config.vllm_enable_sleep_mode and config.vllm_mode == "server",
+            "vllm_enable_sleep_mode has no effect on a vLLM server, which keeps its GPUs to itself; remove it",
+        ),
+        (
+            config.rollout_schedule == "streaming" and not (config.use_vllm and config.vllm_mode == "server"),
+            "rollout_schedule: streaming sends each episode's turns to a vLLM server by themselves; set "
+            "use_vllm: true and vllm_mode: server, or leave rollout_schedule: lockstep",
+        ),
+        (
+            bool(config.use_vllm and reserved),
+            f"generation_kwargs: {', '.join(reserved)} would override what every request is sent with (one seed for "
+            "all requests gives the episodes of a group the same responses; a limit or temperature would not be the "
+            "one trained with); use seed, max_completion_length, temperature and eval_temperature, top_p, top_k, "
+            "min_p, repetition_penalty",
         ),
     ]
     for refused, message in refusals:
