@@ -214,10 +214,11 @@ class EpisodeRequests:
         key, output, error = self._pool.receive()
         episode = self._open.pop(key)
         if error is not None:
+            fault = error if isinstance(error, RuntimeError) else f"an answer that cannot be read: {error!r}"
             raise RuntimeError(
                 f"{self.where} failed in turn {len(episode.steps) + 1} of episode {episode.index} "
                 f"({episode.task_id}), with {len(self._open)} other requests of this process under way; all episodes "
-                f"of this generation are lost, the last checkpoint is not: {error}"
+                f"of this generation are lost, the last checkpoint is not: {fault}"
             ) from error
         return episode, output
 

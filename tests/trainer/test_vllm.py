@@ -275,7 +275,7 @@ FAULTS = {
 }
 FAULTS_OF = {
     "lockstep": FAULTS | {"swap": FAULTS["other"], "short": "sent 4 prompts and answered 3", "null": "TypeError"},
-    "streaming": FAULTS | {"short": "list index out of range", "null": "bad operand"},
+    "streaming": FAULTS | {"short": "cannot be read: IndexError", "null": "cannot be read: TypeError"},
 }
 
 
