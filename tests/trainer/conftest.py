@@ -3,9 +3,21 @@
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 # The models are tiny: threads only cost.
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Lets TRL use a stand-in for vLLM in this test; failed requests are repeated after a short pause."""
+    from vllm_trainers import installer
+
+    from progpo_trl import vllm_requests
+
+    monkeypatch.setattr(vllm_requests, "FIRST_PAUSE", 0.01)
+    return installer(monkeypatch)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import vllm_on_cpu
-from test_vllm import installer
+from vllm_trainers import installer
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "vllm_check.py"
 
