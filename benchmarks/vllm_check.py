@@ -6,7 +6,9 @@
 
 Plays generated ALFWorld games with one process and reports, for each schedule, the sampled tokens a second, and over
 all of its tokens |vLLM's log-probability - the trainer's|: mean, 99th percentile, maximum. With a server it compares
-lock-step and streaming; a colocated engine has lock-step only. --stand-in runs every line of this script with the tiny
+lock-step and streaming; a colocated engine has lock-step only. Then the weights are changed by noise and the
+comparison is made again: an engine that missed the transfer would differ as much as the line "if stale" says.
+--stand-in runs every line of this script with the tiny
 policy and the test suite's server: its throughput means nothing. Anything after `--` is a setting of `progpo train`,
 for example `-- --vllm_gpu_memory_utilization 0.5`. docs/generation.md says how to start a server.
 """
@@ -30,6 +32,8 @@ import numpy as np
 import torch
 
 ROOT = Path(__file__).parents[1]
+# Of a weight matrix's standard deviation: far above rounding, far below what makes a model babble.
+NOISE = 0.05
 
 
 def options(argv=None) -> argparse.Namespace:
@@ -125,6 +129,11 @@ def differences(trainer, episodes) -> np.ndarray:
 def check(trainer, schedule: str, count: int, step: int) -> dict:
     """The numbers of one schedule."""
     episodes, seconds = play(trainer, schedule, count, step)
+    return numbers(trainer, episodes, seconds)
+
+
+def numbers(trainer, episodes, seconds: float) -> dict:
+    """What is reported of `episodes` that took `seconds` to play."""
     lengths = np.array([len(s.completion_ids) for e in episodes for s in e.steps])
     prompts = np.array([len(s.context_ids) for e in episodes for s in e.steps])
     gaps = differences(trainer, episodes)
@@ -140,6 +149,18 @@ def check(trainer, schedule: str, count: int, step: int) -> dict:
         "logprob_difference_p99": float(np.quantile(gaps, 0.99)),
         "logprob_difference_max": float(gaps.max()),
     }
+
+
+@torch.no_grad()
+def changed_weights(trainer, schedule: str, count: int) -> dict:
+    """The numbers after a change of all weights, which must reach vLLM, and the difference there would be if not."""
+    before, _ = play(trainer, schedule, count, step=2)
+    torch.manual_seed(0)
+    for parameter in trainer.model.parameters():
+        if parameter.numel() > 1:
+            parameter.add_(NOISE * parameter.std() * torch.randn_like(parameter))
+    stale = float(differences(trainer, before).mean())
+    return check(trainer, schedule, count, step=3) | {"if_stale": stale}
 
 
 def memory() -> dict:
@@ -165,8 +186,10 @@ def report(result: dict) -> None:
     }
     print(f"{result['model']}, {result['backend']}, {result['device']}, {result['dtype']}")
     print(f"{'':10s}" + "".join(f"{title:>14s}" for title in names.values()))
-    for schedule, numbers in result["schedules"].items():
-        print(f"{schedule:10s}" + "".join(f"{numbers[name]:14.4g}" for name in names))
+    rows = result["schedules"] | {"changed": result["changed_weights"]}
+    for title, row in rows.items():
+        print(f"{title:10s}" + "".join(f"{row[name]:14.4g}" for name in names))
+    print(f"if stale, |dlogp| mean of the line above: {rows['changed']['if_stale']:.4g}")
     print("peak memory: " + ", ".join(f"{name} {value:.2f}" for name, value in result["memory"].items()))
     print(f"written to {result['out']}")
 
@@ -195,6 +218,7 @@ def main(argv=None) -> int:
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
             "dtype": str(trainer.model.dtype).removeprefix("torch."),
             "schedules": {schedule: run(schedule, asked.episodes, 1) for schedule in schedules},
+            "changed_weights": changed_weights(trainer, schedules[-1], min(8, asked.episodes)),
             "memory": memory(),
             "settings": {name: value for name, value in vars(asked).items() if name != "out"},
             "versions": versions(),

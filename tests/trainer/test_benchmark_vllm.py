@@ -34,6 +34,9 @@ def test_it_measures_both_schedules(benchmark, tmp_path, monkeypatch, capsys):
         # The server samples from the trainer's own weights, at its temperature.
         assert 0 < numbers["logprob_difference_mean"] <= numbers["logprob_difference_p99"]
         assert numbers["logprob_difference_p99"] <= numbers["logprob_difference_max"] < 1e-4
+    changed = result["changed_weights"]
+    assert changed["logprob_difference_max"] < 1e-4
+    assert changed["if_stale"] > 0.01
     assert result["memory"]["process_peak_gib"] > 0.1
     assert {"trl", "torch", "transformers"} <= set(result["versions"])
     table = capsys.readouterr().out
