@@ -4,7 +4,7 @@ import pytest
 from exactness import CASES, LOSSES, TOLERANCE, WORLDS, References, difference, gradients
 from frozen import save_base
 
-from progpo_trl.config import PROVEN_LOSSES
+from progpo_trl.config_refusals import PROVEN_LOSSES
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
