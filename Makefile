@@ -1,13 +1,16 @@
 # Everything a fresh machine needs: `make quickstart` trains, `make test` tests. Each sets up its own environment.
 #
 #   SEED=1 make quickstart              another seed
-#   make test PYTEST_ARGS="-k grpo"     some tests
+#   make test PYTEST_ARGS="-k grpo"     some tests; WORKERS=1 runs them in one process
 #   make quickstart PIP_FLAGS="..."     options for pip, for example an index with CPU builds of torch
 
 SEED ?= 0
 VENV ?= .venv
 PIP_FLAGS ?=
 PYTEST_ARGS ?=
+# Test processes side by side, each with whole files; every one of them loads torch (about 1 GB).
+WORKERS ?= 2
+PYTEST := python -m pytest -n $(WORKERS) --dist loadfile
 
 # The first Python >= 3.11 on PATH; PYTHON=... chooses another.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -34,10 +37,10 @@ quickstart: $(VENV)/.installed ## train the tiny agent on this CPU and show what
 	$(VENV)/bin/progpo train --config recipes/quickstart.yaml --seed $(SEED) --output_dir runs/quickstart-seed$(SEED)
 
 test: $(VENV)/.installed-dev ## run all tests that this machine can run
-	WANDB_MODE=offline $(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+	WANDB_MODE=offline $(VENV)/bin/$(PYTEST) $(PYTEST_ARGS)
 
-test-oldest: $(VENV)-oldest/.installed ## run the trainer's tests with the oldest transformers we support
-	WANDB_MODE=offline $(VENV)-oldest/bin/python -m pytest $(OLDEST_TESTS) $(PYTEST_ARGS)
+test-oldest: $(VENV)-oldest/.installed ## run the trainer's quick tests with the oldest transformers we support
+	WANDB_MODE=offline $(VENV)-oldest/bin/$(PYTEST) -m "not slow" $(OLDEST_TESTS) $(PYTEST_ARGS)
 
 test-alfworld: $(VENV)-alfworld/.installed ## compare with the real ALFWorld engine (compiles its planner)
 	$(VENV)-alfworld/bin/python -m pytest -m alfworld $(PYTEST_ARGS)
