@@ -7,7 +7,7 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -21,10 +21,22 @@ from progpo_trl.web.pages import render
 from progpo_trl.web.server import Request, RequestError, Response, Site
 
 MOST_EPISODES = 32  # open at once; the one that was not used for longest gives way
+_LONGEST_QUERY = 400  # characters; an action has 500
 _OFFERED = 200  # task ids that a page offers to choose from
 _PATH = re.compile(r"/play/([\w-]{4,40})(?:/(step|undo|restart))?", re.ASCII)
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Open:
+    """An open episode. split: another task is of this one, too; changes: how often the episode was changed, which a
+    page's forms name as the state they were made for."""
+
+    player: Player
+    keeper: Keeper
+    split: str
+    changes: int = 0
 
 
 class PlaySite(Site):
@@ -50,15 +62,16 @@ class PlaySite(Site):
         self.expert, self.show_prompt, self.file = expert, show_prompt, file
         # One person plays, so one lock for everything costs nothing, and environments need not know of threads.
         self._lock = Lock()
-        self._open: OrderedDict[str, tuple[Player, Keeper]] = OrderedDict()
+        self._open: OrderedDict[str, _Open] = OrderedDict()
 
     def begin(self, task_id: str | None = None, split: str | None = None) -> str:
         """Start an episode; returns the path of its page. KeyError for an unknown task or split."""
-        player = self.make(task_id, self.split if split is None else split)
+        split = self.split if split is None else split
+        player = self.make(task_id, split)
         name = secrets.token_urlsafe(9)
         while len(self._open) >= MOST_EPISODES:
             self._leave(next(iter(self._open)))
-        self._open[name] = player, Keeper(self.file)
+        self._open[name] = _Open(player, Keeper(self.file), split)
         return f"/play/{name}"
 
     def close(self) -> None:
@@ -96,32 +109,33 @@ class PlaySite(Site):
             return Response(self._start_page(problem, split, task_id), 404)
 
     def _act(self, name: str, what: str, form: dict[str, str]) -> Response:
-        player, keeper = self._open[name]
+        one = self._open[name]
         # Another tab may have played on, or a button was pressed twice: what was not seen is not acted on.
-        if form.get("at") != str(len(player.episode.steps)):
+        if form.get("at") != str(one.changes):
             notice = "Nothing was played: this episode went on elsewhere. Here is how it stands now."
             return Response(self._play_page(name, notice), 409)
         if what == "undo":
-            player.undo()
+            one.player.undo()
         elif what == "restart":
-            self._keep(player, keeper)
-            player.restart()
-            self._open[name] = player, Keeper(self.file)
+            self._keep(one)
+            one.player.restart()
+            one.keeper = Keeper(self.file)
         else:
             try:
-                player.play(_action(form))
+                one.player.play(_action(form))
             except ValueError as error:
                 return Response(self._play_page(name, f"Nothing was played: {error}."), 400)
-            if player.done:
-                self._keep(player, keeper)
+            if one.player.done:
+                self._keep(one)
+        one.changes += 1
         return _see(f"/play/{name}")
 
     def _leave(self, name: str) -> None:
-        self._keep(*self._open.pop(name))
+        self._keep(self._open.pop(name))
 
-    def _keep(self, player: Player, keeper: Keeper) -> None:
+    def _keep(self, one: _Open) -> None:
         try:
-            keeper.keep(player.episode)
+            one.keeper.keep(one.player.episode)
         except OSError as error:
             logger.warning("an episode was not saved: %s: %s", self.file.path, error.strerror or error)
 
@@ -137,24 +151,27 @@ class PlaySite(Site):
             task_id=task_id,
             offered=list(ids[:_OFFERED]),
             problem=problem,
-            episodes=[_summary(name, player) for name, (player, _) in reversed(self._open.items())],
+            episodes=[_summary(name, one.player) for name, one in reversed(self._open.items())],
         )
 
     def _play_page(self, name: str, notice: str = "", with_hint: bool = False) -> str:
-        player, _ = self._open[name]
+        one, player = self._open[name], self._open[name].player
         shop = isinstance(player.environment, WebshopEnvironment)
         return render(
             "play.html",
             token=self.token,
             path=f"/play/{name}",
             environment=self.tasks.name,
-            split=self.split,
+            split=one.split,
             player=player,
             episode=player.episode,
-            at=len(player.episode.steps),
+            at=one.changes,
             shop=shop_page(player.environment.session) if shop else None,
-            commands=[] if shop else _by_verb(player.turn.admissible or ()),
-            turns=[(i, step, player.turns[i].observation) for i, step in enumerate(player.episode.steps, start=1)],
+            commands={} if shop else _by_verb(player.turn.admissible or ()),
+            first=player.turns[0].observation,
+            steps=[
+                (step, turn.observation) for step, turn in zip(player.episode.steps, player.turns[1:], strict=True)
+            ],
             prompt=player.prompt(),
             show_prompt=self.show_prompt,
             expert=self.expert,
@@ -169,19 +186,21 @@ def _action(form: dict[str, str]) -> str:
     """The action of a form: as it is, or what a search box was given."""
     if "query" in form:
         # Brackets are the action's own.
-        query = " ".join(form["query"].translate(str.maketrans("[]", "  ")).split())
+        query = " ".join(form["query"].translate(str.maketrans("[]", "  ")).split())[:_LONGEST_QUERY]
         if not query:
             raise ValueError("a search needs words")
         return f"search[{query}]"
     return form.get("action", "")
 
 
-def _by_verb(commands: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Commands that can be clicked by their first word, both in the order given."""
-    verbs = list(dict.fromkeys(command.split(" ")[0] for command in commands))
-    plain = [command for command in commands if not isinstance(command, OpenCommand)]
-    plain.sort(key=lambda command: verbs.index(command.split(" ")[0]))
-    return [(verb, list(group)) for verb, group in groupby(plain, key=lambda command: command.split(" ")[0])]
+def _by_verb(commands: Sequence[str]) -> dict[str, list[str]]:
+    """Commands that can be clicked, in the order given, by their first word; those of one word under "other"."""
+    groups: dict[str, list[str]] = {}
+    for command in commands:
+        if not isinstance(command, OpenCommand):
+            verb, _, rest = command.partition(" ")
+            groups.setdefault(verb if rest else "other", []).append(command)
+    return groups
 
 
 def _summary(name: str, player: Player) -> dict[str, Any]:
