@@ -66,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
         from progpo_trl.play.terminal import Terminal
 
         terminal = Terminal(make, expert=args.expert, show_prompt=args.show_prompt, file=file)
+    except BrokenPipeError:
+        raise
     except (SettingsError, ValueError, OSError, ImportError, KeyError) as error:
         message = error.args[0] if isinstance(error, KeyError) and error.args else one_line(error)
         print(f"progpo play: error: {printable(str(message))}", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from itertools import pairwise
 
 from progpo_trl.environments.webshop.baselines import oracle
@@ -12,6 +13,8 @@ from progpo_trl.environments.webshop.goals import Goal
 from progpo_trl.environments.webshop.pages import RESULTS_PER_PAGE
 from progpo_trl.environments.webshop.session import BACK, ITEM, PREVIOUS, RESULTS, START, SUB, Session
 from progpo_trl.play.player import Player
+
+_TAKE = re.compile(r"take (\w+ \d+) from (\w+ \d+)")
 
 
 def hint(player: Player) -> str | None:
@@ -42,7 +45,24 @@ def search_hint(player: Player) -> str | None:
         # Asked at every turn, as if it played: it begins a second round of the room on its own.
         expert.act(before.admissible)
         expert.observe(step.action, after.observation)
-    return expert.act(player.turn.admissible)
+    return _put_back(player, expert.task.target) or expert.act(player.turn.admissible)
+
+
+def _put_back(player: Player, wanted: str) -> str | None:
+    """How to get rid of something of another kind than `wanted` that the player picked up, which the expert, who
+    never would, may carry from place to place; None when nothing else is held."""
+    held = None
+    for step, after in zip(player.episode.steps, player.turns[1:], strict=True):
+        if after.observation.startswith("You pick up the "):
+            held = _TAKE.fullmatch(step.action)
+        elif step.action.startswith(("move ", "put ")) and after.observation != "Nothing happens.":
+            held = None
+    if held is None or held[1].split()[0] == wanted:
+        return None
+    commands, place = player.turn.admissible, held[2]
+    here = [command for command in commands if command.startswith((f"move {held[1]} ", f"put {held[1]} "))]
+    back = [command for command in (f"open {place}", f"go to {place}") if command in commands]
+    return next(iter(here + back), None)
 
 
 def shop_hint(session: Session, goal: Goal) -> str | None:

@@ -30,14 +30,15 @@ class Result(NamedTuple):
 class ShopPage:
     """One page. kind: start, results, item, sub or end, as `Session.page`.
 
-    navigation: buttons of the page's head; results: its rows, on page `number` of `pages`, of `total` for `query`;
-    title, price, options (name -> values), details (the sub-pages) and buy: of a product's page; heading, paragraphs:
-    of a sub-page; bought: what was bought, as (name, value) pairs.
+    navigation: buttons of the page's head; results: its rows, from rank `first` on, on page `number` of `pages`, of
+    `total` for `query`; title, price, options (name -> values), details (the sub-pages) and buy: of a product's page;
+    heading, paragraphs: of a sub-page; bought: what was bought, as (name, value) pairs.
     """
 
     kind: str
     navigation: tuple[Button, ...] = ()
     query: str = ""
+    first: int = 0
     number: int = 0
     pages: int = 0
     total: int = 0
@@ -82,6 +83,7 @@ def _results(session: Session) -> ShopPage:
         RESULTS,
         navigation=(_BACK, *([_PREVIOUS] if session.number > 1 else []), _NEXT),
         query=session.query,
+        first=first + 1,
         number=session.number,
         pages=pages.last_page(len(found)),
         total=len(found),

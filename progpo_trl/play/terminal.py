@@ -28,6 +28,12 @@ u       take the last step back        r   the same task again
 n       another task                   q   leave"""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Left to the `progpo` command, as everywhere else; rich would end the program itself."""
+        raise  # it is called where the error is handled
+
+
 class Screen:
     """Standard input and output. What environments and people wrote is shown without what would act on a terminal."""
 
@@ -35,7 +41,7 @@ class Screen:
         for stream in (sys.stdin, sys.stdout):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")
-        self._console = Console(highlight=False, markup=False, emoji=False)
+        self._console = _Console(highlight=False, markup=False, emoji=False)
         self.is_terminal = self._console.is_terminal
 
     def say(self, text: str = "", style: str = "") -> None:

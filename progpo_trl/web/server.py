@@ -121,6 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: LocalServer
     server_version, sys_version = f"progpo_trl/{__version__}", ""
     timeout = _SECONDS
+    default_request_version = "HTTP/1.0"  # so that a refused first line gets a status line as well
 
     def do_GET(self) -> None:
         self._answer("GET")
