@@ -121,7 +121,7 @@ def test_a_shop_is_bought_from():
         assert re.search(r"success after \d+ steps, return 10, score 1", status_line(page))
         assert "<dt>r type</dt><dd>1</dd>" in page
         page = act(server, path, "undo")
-        assert page.count('aria-pressed="true"') == page.count("<fieldset><legend>")
+        assert page.count('class="option" aria-pressed="true"') == page.count("<fieldset><legend>")
         status, _, page = ask(server, "POST", f"{path}/step", at=at(page), query=" [] ")
         assert status == 400
         assert "a search needs words" in page

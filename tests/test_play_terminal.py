@@ -1,5 +1,6 @@
 """`progpo play` in the terminal: piped, at a real terminal, and asked wrongly."""
 
+import argparse
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from play_sites import EVIL, hostile_tasks
@@ -17,6 +19,8 @@ from webshop_shop import write_shop
 
 from progpo_trl.cli import main
 from progpo_trl.environments import Environment, EnvironmentTasks, Observation, StepResult, load_environment
+from progpo_trl.play.command import add_arguments
+from progpo_trl.play.hints import hint
 from progpo_trl.play.player import Player
 from progpo_trl.play.terminal import SHOWN, Terminal
 
@@ -88,8 +92,6 @@ def test_to_the_end_and_on(play, tmp_path):
 def test_success_is_named(play):
     tasks = load_environment("webshop_generated", products=100)
     lines, player = [], Player(tasks, tasks.task_ids("dev")[0])
-    from progpo_trl.play.hints import hint
-
     while not player.done:
         lines.append(hint(player))
         player.play(lines[-1])
@@ -245,6 +247,19 @@ def test_wrong_use_is_one_line(play, monkeypatch, tmp_path):
         with pytest.raises(SystemExit) as caught:
             main(["play", *words])
         assert caught.value.code == 2
+
+
+def test_the_page_on_playing_names_every_option_and_key():
+    page = Path(__file__).parents[1] / "docs" / "playing.md"
+    text = page.read_text(encoding="utf-8")
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    options = [action.option_strings[-1] for action in parser._actions if action.option_strings]
+    assert {option for option in options if option not in text} == {"--help"}
+    assert all(f"`{key}`" in text for key in ("?", "p", "s", "u", "r", "n", "q"))
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (page.parent / target).exists(), target
+    assert all(len(line) <= 119 for line in text.splitlines() if not line.startswith("|"))
 
 
 def test_data_splits_and_lists(play, tmp_path):

@@ -1,4 +1,4 @@
-"""HTML from the templates of this package, self-contained and without scripts unless a page brings its own.
+"""HTML from the templates of this package, self-contained and without scripts.
 
 Every value is escaped, and characters that HTML does not allow are replaced: pages show what environments, models and
 people wrote.
