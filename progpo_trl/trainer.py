@@ -38,6 +38,7 @@ from progpo_trl.losses import (
 )
 from progpo_trl.metrics import episode_metrics
 from progpo_trl.reporting.rollout_log import RolloutLog
+from progpo_trl.resumable import Resumable
 from progpo_trl.rewards import add_rewards, checked_rewards, environment_return
 from progpo_trl.rollout import RolloutClock, play
 from progpo_trl.rows import Row, episode_rows, padded_count, padding_row, rollout_output
@@ -56,7 +57,7 @@ _REFUSED = {
 }
 
 
-class MultiTurnGRPOTrainer(GRPOTrainer):
+class MultiTurnGRPOTrainer(Resumable, GRPOTrainer):
     """Train an agent on text environments.
 
     model: a model, or its path or Hub id. args: MultiTurnGRPOConfig.
@@ -178,15 +179,15 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
     ) -> None:
         """Play `episodes` of this process to their end, in place; all processes call it together.
 
-        Randomness comes from (seed, step, task, index) where the backend is ours, so it depends neither on the other
-        episodes nor on the process, and no global generator moves. An episode whose environment
-        raised is played again up to `environment_retries` times.
+        Randomness comes from (seed, step, task, index) where the backend is ours: other episodes and processes do not
+        matter, no global generator moves. After an environment's error it plays again, `environment_retries` times.
         """
         clock = self.rollout_log.clock
         with self.rollout_log.progress(len(episodes), progress) as on_done:
             pending = episodes
             for attempt in range(1 + self.args.environment_retries):
-                self._play(pending, sampling, seed, step, attempt, clock, on_done)
+                with self._until_stopped():
+                    self._play(pending, sampling, seed, step, attempt, clock, on_done)
                 pending = [e for e in episodes if e.stop_reason is StopReason.ENVIRONMENT_ERROR]
                 if attempt == self.args.environment_retries or not self._any(bool(pending)):
                     break
@@ -209,10 +210,10 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         if not self._own_generation():
             generation = TRLGeneration(self, sampling)
             limit = self.args.max_completion_length
-            run(episodes, generate=lambda live, ids: generation.turn(live, ids, limit), any_live=self._any)
+            run(episodes, generate=lambda live, ids: generation.turn(live, ids, limit), any_live=self._any_live)
             return
         size = self.args.episodes_per_forward or max(1, len(episodes))
-        with self._generating(sampling) as generation:
+        with self._generating(sampling) as generation, self._abandonable():
             for first in range(0, len(episodes), size):
                 chunk = episodes[first : first + size]
                 streams = {id(e): episode_stream(seed, step, e.task_id, e.index, attempt) for e in chunk}
@@ -304,8 +305,7 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         for i, e in enumerate(episodes):
             e.index, e.group = start + i, (start + i) // self.num_generations
         rewards = self._score(inputs, episodes)
-        everyone = self._gather_episodes(episodes)
-        stop_when_too_many_are_lost(everyone, self.args.max_dropped_fraction)
+        stop_when_too_many_are_lost(everyone := self._gather_episodes(episodes), self.args.max_dropped_fraction)
         exclude_lonely(everyone)
         with self.rollout_log.clock.phase("advantages"):
             batch, advantages = self._advantages_of(everyone)
