@@ -15,11 +15,12 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
-import toy
 import torch
+import toy
 from transformers import Qwen2ForCausalLM, TrainerCallback
 
 from progpo_trl import MultiTurnGRPOTrainer, atomic
+from progpo_trl.stopping import StopSignals
 
 TOKENIZER = toy.make_tokenizer()
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -172,6 +173,7 @@ SETTINGS = {
     "logging_steps": 3,
     "lr_scheduler_type": "linear",
     "warmup_steps": 2,
+    "max_turns": 3,
 }
 
 
@@ -195,6 +197,12 @@ def train(base, folder, kill=(), at=None, signals=False, resume=None, ranks=1, *
         print(f"interrupted, saved {stop.checkpoint}")
         return 128 + stop.signum
     return 0
+
+
+def train_impatiently(base, folder, **settings) -> int:
+    """Train where every further signal counts as a second one."""
+    StopSignals.REPEATED = 0.0
+    return train(base, folder, signals=True, **settings)
 
 
 def train_and_die(base, folder, name: str, call: int, **settings) -> int:

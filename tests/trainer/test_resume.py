@@ -1,10 +1,12 @@
 """A killed and resumed run against one that was never interrupted: the same to the last bit, in new processes."""
 
 import json
-import shutil
+import random
 import signal
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import resume_run
 import torch
@@ -49,6 +51,8 @@ def same_values(a, b) -> bool:
         return a.keys() == b.keys() and all(same_values(a[k], b[k]) for k in a)
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(same_values, a, b))
+    if isinstance(a, np.ndarray):
+        return np.array_equal(a, b)
     return type(a) is type(b) and (a == b or a != a)
 
 
@@ -59,7 +63,7 @@ def without_times(values):
 
 
 def check_same(got: Path, want: Path, step: int) -> None:
-    """Two runs' checkpoints at `step`: weights, optimizer, schedule, generators, what was logged and what is pending."""
+    """Two runs' checkpoints at `step`: weights, optimizer, schedule, generators, logs and what is not logged yet."""
     a, b = got / f"checkpoint-{step}", want / f"checkpoint-{step}"
     assert sorted(f.name for f in a.rglob("*")) == sorted(f.name for f in b.rglob("*"))
     weights = [f.relative_to(a) for f in a.rglob("*.safetensors")]
@@ -153,6 +157,7 @@ def test_the_best_checkpoint_survives_rotation_and_resuming(start, base, straigh
         "save_total_limit": 1,
         "eval_temperature": 1.0,
         "max_generations": 4,
+        "logging_steps": 2,
     }
     want, log = straight(**settings), tmp_path / "log"
     kill = [("on_step_end", 5)]
@@ -207,17 +212,26 @@ def test_a_signal_while_playing_saves_the_last_boundary(start, base, straight, t
     check_same_episodes(tmp_path, want)
 
 
-@pytest.mark.parametrize(("step", "saved"), [(3, 4), (4, 4)])
-def test_a_signal_during_updates_finishes_them(start, base, straight, tmp_path, step, saved):
-    """Step 4 is a boundary with an evaluation due, which the resumed run catches up on."""
+@pytest.mark.parametrize("event", ["on_step_begin", "on_pre_optimizer_step"])
+def test_a_signal_during_updates_finishes_them(start, base, straight, tmp_path, event):
+    """At step 4, the end of the generation, an evaluation is due: the resumed run catches up on it."""
     want, log = straight(), tmp_path / "log"
-    stop = [("on_step_begin" if step == 3 else "on_pre_optimizer_step", 3, signal.SIGTERM)]
+    # Launchers repeat what a process has already got: that is no second signal.
+    stop = [(event, 3, signal.SIGTERM), (event, 3, signal.SIGTERM)]
     run = start(resume_run.train, base, str(tmp_path), log=log, signals=True, kill=stop)
     assert finish(run) == [143]
-    assert sorted(p.name for p in tmp_path.glob("checkpoint-*")) == ["checkpoint-2", f"checkpoint-{saved}"]
+    assert sorted(p.name for p in tmp_path.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
+    assert "eval_success" not in (tmp_path / "checkpoint-4" / "trainer_state.json").read_text()
     assert finish(start(resume_run.train, base, str(tmp_path), log=log, resume=True)) == [0]
     check_same(tmp_path, want, 10)
     check_same_episodes(tmp_path, want)
+
+
+def test_a_second_signal_ends_the_process_at_once(start, base, tmp_path):
+    stop = [("on_step_begin", 3, signal.SIGTERM), ("on_pre_optimizer_step", 3, signal.SIGINT)]
+    run = start(resume_run.train_impatiently, base, str(tmp_path), log=tmp_path / "log", kill=stop)
+    assert finish(run) == [130]
+    assert [p.name for p in tmp_path.glob("checkpoint-*")] == ["checkpoint-2"]
 
 
 def test_nothing_is_saved_where_there_is_nothing(start, base, tmp_path):
@@ -261,12 +275,35 @@ def test_killed_while_saving_at_any_call_the_run_goes_on(start, base, straight, 
     want, log = straight(**SHORT), tmp_path / "log"
     calls = [("save", 4), ("save", 2), ("flush", 3), ("flush", 14), ("rename", 1), ("rename", 2), ("rmtree", 3),
              ("rename", 4), ("flush", 16)]  # fmt: skip
-    newest = []
     for name, call in calls:
-        run = start(resume_run.train_and_die, base, str(tmp_path), name, call, log=log, resume=bool(newest), **SHORT)
-        assert finish(run) == [-signal.SIGKILL], (name, call)
-        newest = sorted(tmp_path.glob("checkpoint-*"))
-    assert finish(start(resume_run.train, base, str(tmp_path), log=log, resume=bool(newest), **SHORT)) == [0]
+        settings = {"log": log, "resume": resumable(tmp_path), **SHORT}
+        assert finish(start(resume_run.train_and_die, base, str(tmp_path), name, call, **settings)) == [
+            -signal.SIGKILL
+        ], (name, call)
+    assert finish(start(resume_run.train, base, str(tmp_path), log=log, resume=resumable(tmp_path), **SHORT)) == [0]
     check_same(tmp_path, want, 6)
     check_same_episodes(tmp_path, want)
     assert not (tmp_path / ".saving").exists()
+
+
+@pytest.mark.slow
+def test_killed_at_random_times_the_run_goes_on(start, base, straight, tmp_path):
+    want, log = straight(**SHORT), tmp_path / "log"
+    rng = random.Random(0)
+    for i in range(8):
+        (process,) = start(resume_run.train, base, str(tmp_path), log=log, resume=resumable(tmp_path), **SHORT)
+        if i % 2:  # while a checkpoint is being written
+            until = time.monotonic() + 60
+            while not (tmp_path / ".saving").exists() and process.is_alive() and time.monotonic() < until:
+                time.sleep(0.001)
+        else:
+            time.sleep(rng.uniform(0.3, 2.5))
+        process.kill()
+        process.join()
+    assert finish(start(resume_run.train, base, str(tmp_path), log=log, resume=resumable(tmp_path), **SHORT)) == [0]
+    check_same(tmp_path, want, 6)
+    check_same_episodes(tmp_path, want)
+
+
+def resumable(folder: Path) -> bool:
+    return any(folder.glob("checkpoint-*"))
