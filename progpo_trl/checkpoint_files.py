@@ -60,9 +60,10 @@ def newest_complete(folder: str | Path) -> tuple[Path | None, list[tuple[Path, s
 
 def write_manifest(folder: Path, **facts: Any) -> None:
     """List every file of a finished checkpoint with its size, beside `facts` about the run."""
-    files = {str(file.relative_to(folder)): file.stat().st_size for file in folder.rglob("*") if file.is_file()}
-    text = json.dumps({**facts, "files": dict(sorted(files.items()))}, indent=1)
-    (folder / MANIFEST).write_text(text, encoding="utf-8")
+    manifest = folder / MANIFEST
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file != manifest)
+    sizes = {str(file.relative_to(folder)): file.stat().st_size for file in files}
+    manifest.write_text(json.dumps({**facts, "files": sizes}, indent=1), encoding="utf-8")
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
