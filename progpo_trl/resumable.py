@@ -135,6 +135,12 @@ class Resumable:
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
         return boundary.saved[1]
 
+    def set_initial_training_values(self, *args, **kwargs):
+        """As in transformers; a share of an epoch ends with a generation, or its last checkpoint would lie inside."""
+        *values, max_steps = super().set_initial_training_values(*args, **kwargs)
+        updates = generation_updates(self.args)
+        return (*values, -(-max_steps // updates) * updates)
+
     def _run_epoch(self, *args, **kwargs) -> None:
         if self.state.global_step >= self.state.max_steps:
             # Resumed at its last step; transformers would take one more.

@@ -195,8 +195,11 @@ def run(
             # Newer transformers close the trackers and the process group here; older ones do it at exit.
             end()
     except KeyboardInterrupt as stop:
-        where = f"after training; the trained model is in {output}" if saved else _at(trainer)
-        return _stopped(stop, f"{where}; {_kept(stop, args, argv)}")
+        if saved:
+            return _stopped(stop, f"after training; the trained model is in {output}")
+        updates = generation_updates(args)
+        at = f"at generation {trainer.state.global_step // updates + 1}"
+        return _stopped(stop, f"{at}; {_kept(stop, args, argv)}")
     return 0
 
 
@@ -227,10 +230,6 @@ def _stopped(stop: KeyboardInterrupt, message: str) -> int:
         print(f"\nprogpo train: interrupted {message}", file=sys.stderr)
     number = signal.SIGTERM if isinstance(stop, _Terminated) else getattr(stop, "signum", signal.SIGINT)
     return 128 + number
-
-
-def _at(trainer: MultiTurnGRPOTrainer) -> str:
-    return f"at generation {trainer.state.global_step // generation_updates(trainer.args) + 1}"
 
 
 def _kept(stop: KeyboardInterrupt, args: MultiTurnGRPOConfig, argv: Sequence[str]) -> str:

@@ -205,6 +205,27 @@ def train_impatiently(base, folder, **settings) -> int:
     return train(base, folder, signals=True, **settings)
 
 
+def launch(base, folder, **settings) -> int:
+    """Train on two processes under torchrun's agent, which passes signals on to them."""
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=2, run_id="run", rdzv_backend="c10d", rdzv_endpoint="localhost:0",
+        max_restarts=0, monitor_interval=0.1, start_method="fork",
+    )  # fmt: skip
+    elastic_launch(config, _launched)(base, folder, settings)
+    return 0
+
+
+def _launched(base, folder, settings) -> None:
+    os.environ["ACCELERATE_USE_CPU"] = "true"
+    (Path(folder) / f"pid-{os.environ['RANK']}").write_text(str(os.getpid()))
+    code = train(base, folder, signals=True, ranks=2, **settings)
+    sys.stdout.flush()
+    torch.distributed.destroy_process_group()
+    os._exit(code)
+
+
 def train_and_die(base, folder, name: str, call: int, **settings) -> int:
     """Train with a SIGKILL just before the `call`-th call of the function `name` of saving."""
     import shutil

@@ -1,6 +1,7 @@
 """A killed and resumed run against one that was never interrupted: the same to the last bit, in new processes."""
 
 import json
+import os
 import random
 import signal
 import time
@@ -11,6 +12,8 @@ import pytest
 import resume_run
 import torch
 from resume_run import finish
+
+from progpo_trl.checkpoint_files import newest_complete, read_manifest
 
 # What clocks decide. train_loss is transformers' mean over the updates of one call of train().
 _TIMES = ("time/", "step_time", "train_")
@@ -262,6 +265,30 @@ def test_two_processes_stop_together(start, base, tmp_path, signalled):
     assert finish(start(resume_run.train, base, str(tmp_path), log=log, **settings, **signalled)) == [143, 143]
     assert {p.name for p in tmp_path.glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-4"}
     assert not (tmp_path / ".saving").exists()
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_under_torchrun_everybody_may_get_the_signal_twice(start, base, tmp_path, number):
+    """As from Slurm or a terminal: to the launcher and to all it started, and once more from the launcher."""
+    log = tmp_path / "log"
+    (agent,) = start(resume_run.launch, base, str(tmp_path), log=log, max_generations=200, save_total_limit=2)
+    until = time.monotonic() + 60
+    while not (tmp_path / "checkpoint-4").exists() and agent.is_alive() and time.monotonic() < until:
+        time.sleep(0.01)
+    workers = [int((tmp_path / f"pid-{rank}").read_text()) for rank in range(2)]
+    for process in (workers[0], agent.pid, workers[1]):
+        os.kill(process, number)
+    assert finish([agent]) != [0]
+    words = log.read_text()
+    assert words.count("stopping: saving the last complete generation") == 1
+    assert words.count("interrupted, saved") == 2
+    assert "Unable to shutdown" not in words
+    newest, skipped = newest_complete(tmp_path)
+    assert words.count(f"saved {newest}") == 2
+    assert not skipped
+    assert read_manifest(newest)["processes"] == 2
 
 
 # --------------------------------------------------------------------------------------------------------- kill -9
