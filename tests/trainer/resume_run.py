@@ -114,9 +114,12 @@ class At(TrainerCallback):
 
 
 class Trainer(MultiTurnGRPOTrainer):
-    """Sends this process a signal at the `turn`-th prompt of a rollout (evaluation: `evaluating`)."""
+    """Sends this process a signal at the `turn`-th prompt of a rollout (evaluation: `evaluating`).
 
-    def signal_at(self, number: int, step: int, turn: int, evaluating: bool = False, rank: int | None = None):
+    turn None: the first prompt of TRL's generation.
+    """
+
+    def signal_at(self, number: int, step: int, turn: int | None, evaluating: bool = False, rank: int | None = None):
         self._plan = (number, step, turn, evaluating, rank)
 
     _plan = None
@@ -130,13 +133,20 @@ class Trainer(MultiTurnGRPOTrainer):
             self._panel = False
 
     def _own_turn(self, generation, streams, live, ids):
+        self._maybe_signal(len(live[0].steps))
+        return super()._own_turn(generation, streams, live, ids)
+
+    def _any_live(self, flag):  # TRL's generation
+        self._maybe_signal(None)
+        return super()._any_live(flag)
+
+    def _maybe_signal(self, at: int | None):
         if self._plan:
             number, step, turn, evaluating, rank = self._plan
             here = self.state.global_step == step and self._panel == evaluating
-            if here and len(live[0].steps) == turn and rank in (None, self.accelerator.process_index):
+            if here and at == turn and rank in (None, self.accelerator.process_index):
                 self._plan = None
                 signal.raise_signal(number)
-        return super()._own_turn(generation, streams, live, ids)
 
 
 def base_model(folder: Path) -> str:
