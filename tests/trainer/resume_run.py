@@ -153,7 +153,7 @@ def base_model(folder: Path) -> str:
     """A tiny policy on disk, since reference models are loaded from there. Its dropout moves torch's generator."""
     model = toy.make_model(
         TOKENIZER, hidden_size=8, intermediate_size=16, num_attention_heads=2, num_key_value_heads=1,
-        attention_dropout=0.1,
+        num_hidden_layers=1, attention_dropout=0.1,
     )  # fmt: skip
     model.save_pretrained(folder)
     return str(folder)
@@ -183,7 +183,9 @@ SETTINGS = {
     "logging_steps": 3,
     "lr_scheduler_type": "linear",
     "warmup_steps": 2,
-    "max_turns": 3,
+    "max_turns": 2,
+    "max_completion_length": 6,
+    "num_generations": 2,
 }
 
 
