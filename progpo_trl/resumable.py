@@ -8,17 +8,14 @@ tasks after the first epoch, the W&B run, an evaluation that a signal cut short.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
-import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import Sampler
 from transformers import TrainerCallback
@@ -35,12 +32,11 @@ from progpo_trl.checkpoint_files import (
     set_aside_after,
     write_manifest,
 )
+from progpo_trl.run_state import EpochOrder, generators, run_state, set_generators, wandb_run, write_run_state
 from progpo_trl.settings_resume import find_checkpoint
 from progpo_trl.stopping import StopSignals, TrainingInterrupted
 
 logger = logging.getLogger(__name__)
-
-_RUN_STATE = "run_state_{}.json"
 
 
 class Resumable:
@@ -71,7 +67,7 @@ class Resumable:
         # It has been done at the start of the run.
         self.args.eval_on_start = starts_with_evaluation and checkpoint is None
         try:
-            with _wandb_run(self._boundary.restored.get("wandb_run_id")):
+            with wandb_run(self._boundary.restored.get("wandb_run_id")):
                 return super().train(checkpoint, *args, **kwargs)
         except TrainingInterrupted as stop:
             if stop.checkpoint is None:
@@ -130,7 +126,7 @@ class Resumable:
         if boundary.saved is None or boundary.saved[0] != self.state.global_step:
             if self.args.save_strategy == SaveStrategy.NO or self.state.global_step == 0:
                 return None
-            _set_generators(boundary.generators)
+            set_generators(boundary.generators)
             self._save_checkpoint(self.model_wrapped, None)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
         return boundary.saved[1]
@@ -150,7 +146,7 @@ class Resumable:
 
     def _get_train_sampler(self, dataset=None) -> Sampler:
         sampler = super()._get_train_sampler(dataset)
-        return _EpochOrder(sampler, lambda: int(self.state.epoch or 0)) if self.shuffle_dataset else sampler
+        return EpochOrder(sampler, lambda: int(self.state.epoch or 0)) if self.shuffle_dataset else sampler
 
     # ------------------------------------------------------------------------------------------------------ save
 
@@ -293,7 +289,7 @@ class _Boundary(TrainerCallback):
             return
         if self.delayed:
             control.should_save, self.delayed = True, False
-        self.generators = _generators()
+        self.generators = generators()
         self.evaluation_due, self.save_due = control.should_evaluate, control.should_save
         self.stopping = self.trainer.stop_signals.agree(self.trainer._largest)
         if self.stopping:
@@ -304,7 +300,7 @@ class _Boundary(TrainerCallback):
 
     def on_evaluate(self, args, state, control, **kwargs):
         self.evaluation_due = False
-        self.generators = _generators()
+        self.generators = generators()
 
     def on_save(self, args, state, control, **kwargs):
         if self.stopping:
@@ -332,63 +328,4 @@ class _Boundary(TrainerCallback):
             "wandb_run_id": None if run is None else run.id,
             "carry": trainer.carry,
         }
-        name = _RUN_STATE.format(trainer.accelerator.process_index)
-        (folder / name).write_text(json.dumps(values), encoding="utf-8")
-
-
-def run_state(checkpoint: str | Path, process: int = 0) -> dict[str, Any]:
-    """What a process added to a checkpoint; empty where there is nothing of it."""
-    file = Path(checkpoint) / _RUN_STATE.format(process)
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-
-
-class _EpochOrder(Sampler):
-    """The order in which TRL's RepeatSampler visits the tasks, also for a run that begins after the first epoch.
-
-    RepeatSampler draws one permutation an epoch from a generator of its own, which a resumed run starts anew.
-    """
-
-    def __init__(self, sampler, epoch: Callable[[], int]):
-        self.sampler, self.epoch = sampler, epoch
-
-    def __iter__(self) -> Iterator[int]:
-        generator = self.sampler.generator.manual_seed(self.sampler.seed)
-        for _ in range(self.epoch()):
-            torch.randperm(self.sampler.num_samples, generator=generator)
-        return iter(self.sampler)
-
-    def __len__(self) -> int:
-        return len(self.sampler)
-
-
-def _generators() -> dict[str, Any]:
-    """The states of the global random generators."""
-    return {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(),
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
-
-
-def _set_generators(states: dict[str, Any]) -> None:
-    random.setstate(states["python"])
-    np.random.set_state(states["numpy"])
-    torch.set_rng_state(states["torch"])
-    if states["cuda"]:
-        torch.cuda.set_rng_state_all(states["cuda"])
-
-
-@contextlib.contextmanager
-def _wandb_run(run_id: str | None) -> Iterator[None]:
-    """Inside, wandb.init() goes on with the run `run_id`, unless the user chose one."""
-    if run_id is None or "WANDB_RUN_ID" in os.environ:
-        yield
-        return
-    chosen = {"WANDB_RUN_ID": run_id} | ({} if "WANDB_RESUME" in os.environ else {"WANDB_RESUME": "allow"})
-    os.environ.update(chosen)
-    try:
-        yield
-    finally:
-        for name in chosen:
-            os.environ.pop(name, None)
+        write_run_state(folder, trainer.accelerator.process_index, values)

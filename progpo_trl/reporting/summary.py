@@ -154,6 +154,6 @@ def _sampling(temperature: float) -> str:
 
 def _known_before(checkpoint: str | None) -> dict[str, Any]:
     """What the checkpoint carries of the evaluation before training."""
-    from progpo_trl.resumable import run_state
+    from progpo_trl.run_state import run_state
 
     return {} if checkpoint is None else run_state(checkpoint).get("carry", {}).get("before", {})
