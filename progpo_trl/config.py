@@ -7,9 +7,10 @@ import os
 import warnings
 from dataclasses import dataclass, field
 
-from transformers.trainer_utils import IntervalStrategy
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from trl import GRPOConfig
 
+from progpo_trl.checkpoint_files import generation_updates
 from progpo_trl.config_refusals import refuse_unproven
 from progpo_trl.episodes import INVALID_ACTION_PENALTY
 from progpo_trl.settings_ranges import check_ranges
@@ -172,8 +173,15 @@ class MultiTurnGRPOConfig(GRPOConfig):
     def __post_init__(self):
         check_ranges(self)
         _resolve_batches(self)
+        wants_best = self.load_best_model_at_end or self.save_strategy == SaveStrategy.BEST
+        if wants_best and self.metric_for_best_model is None:
+            self.metric_for_best_model = "success"  # TRL's evaluation loss says nothing here, and there is none
+        # transformers compares save_steps with eval_steps at once; they are what they will be only further down.
+        best, self.load_best_model_at_end = self.load_best_model_at_end, False
         super().__post_init__()
+        self.load_best_model_at_end = best
         _resolve_generations(self)
+        _check_best(self)
         if self.ddp_find_unused_parameters is None:
             # Every parameter takes part in every forward here; transformers' default would search for idle ones.
             self.ddp_find_unused_parameters = False
@@ -242,12 +250,22 @@ def _resolve_generations(config: MultiTurnGRPOConfig) -> None:
             f"steps_per_generation * num_iterations ({slices}) must be a multiple of gradient_accumulation_steps "
             f"({config.gradient_accumulation_steps}), or an optimizer step would mix two generations"
         )
-    updates = slices // config.gradient_accumulation_steps
+    updates = generation_updates(config)
     if config.max_generations is not None:
         if config.max_steps > 0 and config.max_steps != config.max_generations * updates:
             raise ValueError("give max_generations or max_steps, not both")
         config.max_steps = config.max_generations * updates
+    elif config.max_steps > 0 and config.max_steps % updates:
+        rounded = math.ceil(config.max_steps / updates) * updates
+        warnings.warn(
+            f"max_steps={config.max_steps} lies inside a generation ({updates} optimizer steps): training ends at "
+            f"step {rounded} instead",
+            stacklevel=4,
+        )
+        config.max_steps = rounded
     if config.save_every_generations is not None:
+        if config.save_strategy in (SaveStrategy.BEST, SaveStrategy.EPOCH):
+            raise ValueError(f"give save_every_generations or save_strategy: {config.save_strategy.value}, not both")
         config.save_strategy = IntervalStrategy.STEPS
         config.save_steps = config.save_every_generations * updates
     elif config.save_strategy == IntervalStrategy.STEPS:
@@ -282,3 +300,28 @@ def _on_boundary(config: MultiTurnGRPOConfig, kind: str, updates: int, what: str
             stacklevel=5,
         )
     return rounded
+
+
+def _check_best(config: MultiTurnGRPOConfig) -> None:
+    """Without an evaluation before a checkpoint nobody knows whether it is the best."""
+    if config.save_strategy == SaveStrategy.BEST and config.eval_strategy == IntervalStrategy.NO:
+        raise ValueError("save_strategy: best needs evaluations: set eval_every_generations")
+    if not config.load_best_model_at_end or config.save_strategy == SaveStrategy.BEST:
+        return
+    fitting = config.save_strategy == config.eval_strategy != IntervalStrategy.NO
+    if fitting and config.save_strategy == SaveStrategy.STEPS:
+        fitting = config.save_steps % config.eval_steps == 0
+    if not fitting:
+        updates = generation_updates(config)
+        raise ValueError(
+            "load_best_model_at_end needs an evaluation before every checkpoint: checkpoints are saved "
+            f"{_how_often(config.save_strategy, config.save_steps, updates)}, evaluations take place "
+            f"{_how_often(config.eval_strategy, config.eval_steps, updates)}; set save_every_generations to "
+            "eval_every_generations or a multiple of it"
+        )
+
+
+def _how_often(strategy: IntervalStrategy | SaveStrategy, steps: float, updates: int) -> str:
+    if strategy == "steps":
+        return f"every {steps // updates:g} generation(s)"
+    return "never" if strategy == "no" else f"every {strategy.value}"

@@ -67,6 +67,16 @@ def refuse_unproven(config: MultiTurnGRPOConfig) -> None:
             "max_tool_calling_iterations belongs to TRL's tool loop; use max_turns",
         ),
         (
+            config.sync_ref_model,
+            "sync_ref_model moves the reference model during training, and checkpoints do not hold it: a resumed run "
+            "would go on from another one; leave it off",
+        ),
+        (
+            config.sync_ref_model,
+            "sync_ref_model moves the reference model during training, and checkpoints do not hold it: a resumed run "
+            "would go on from another one; leave it off",
+        ),
+        (
             config.use_vllm and config.vllm_enable_sleep_mode and config.vllm_mode == "server",
             "vllm_enable_sleep_mode has no effect on a vLLM server, which keeps its GPUs to itself; remove it",
         ),

@@ -17,6 +17,7 @@ from accelerate.utils import broadcast_object_list
 from progpo_trl.episodes import Episode
 from progpo_trl.generation import Sampling, TurnOutput
 from progpo_trl.rollout import play, play_streaming
+from progpo_trl.stopping import TrainingInterrupted
 from progpo_trl.vllm_requests import EpisodeRequests, check_answers, server_url, turn_output
 
 _UNBOUNDED = 2**30
@@ -30,14 +31,20 @@ def play_with_trl(
     key: (seed, step, attempt) of this rollout, from which streaming seeds every request. options: of `play`.
     """
     if trainer.args.rollout_schedule == "streaming":
-        with EpisodeRequests(trainer, sampling, key, expected=len(episodes)) as requests:
-            play_streaming(episodes, requests=requests, **options)
+        stopped = None
+        try:
+            with trainer._abandonable(), EpisodeRequests(trainer, sampling, key, expected=len(episodes)) as requests:
+                play_streaming(episodes, requests=requests, **options)
+        except TrainingInterrupted as stop:
+            stopped = stop
         # The next rollout moves the weights, which no process may still be sampling from.
         trainer.accelerator.wait_for_everyone()
+        if stopped is not None:
+            raise stopped
         return
     generation = TRLGeneration(trainer, sampling)
     limit = trainer.args.max_completion_length
-    play(episodes, generate=lambda live, ids: generation.turn(live, ids, limit), any_live=trainer._any, **options)
+    play(episodes, generate=lambda live, ids: generation.turn(live, ids, limit), any_live=trainer._any_live, **options)
 
 
 @contextmanager

@@ -87,6 +87,34 @@ def test_shares_of_the_run_become_steps_on_generation_boundaries(tmp_path, kind)
         config(tmp_path, **steps, **{f"{kind}_steps": -1})
 
 
+def test_a_run_ends_with_a_generation(tmp_path):
+    with pytest.warns(UserWarning, match=r"max_steps=5 lies inside a generation \(2 optimizer.*ends at step 6"):
+        assert config(tmp_path, groups_per_generation=2, updates_per_generation=2, max_steps=5).max_steps == 6
+
+
+def test_the_best_checkpoint_needs_an_evaluation_before_every_one(tmp_path):
+    batch = {"groups_per_generation": 2, "updates_per_generation": 4}
+    best = {**batch, "load_best_model_at_end": True}
+    c = config(tmp_path, **best, save_every_generations=4, eval_every_generations=2)
+    assert c.load_best_model_at_end
+    assert (c.metric_for_best_model, c.greater_is_better) == ("success", True)
+    with pytest.raises(ValueError, match=r"saved every 3 generation\(s\), evaluations take place every 2 generation"):
+        config(tmp_path, **best, save_every_generations=3, eval_every_generations=2)
+    # in steps, both are fine before they are moved to the ends of generations: 12 and 8
+    steps = {"save_strategy": "steps", "save_steps": 10, "eval_strategy": "steps", "eval_steps": 5}
+    with pytest.warns(UserWarning, match="inside a generation"), pytest.raises(ValueError, match="every 3 generation"):
+        config(tmp_path, **best, **steps)
+    with pytest.raises(ValueError, match="evaluations take place never"):
+        config(tmp_path, **best, save_every_generations=3)
+    with pytest.raises(ValueError, match="saved every epoch, evaluations take place every 2"):
+        config(tmp_path, **best, save_strategy="epoch", eval_every_generations=2)
+    with pytest.raises(ValueError, match="not both"):
+        config(tmp_path, **batch, save_strategy="epoch", save_every_generations=3)
+    with pytest.raises(ValueError, match="set eval_every_generations"):
+        config(tmp_path, **batch, save_strategy="best")
+    assert config(tmp_path, **batch, save_strategy="best", eval_every_generations=2).metric_for_best_model == "success"
+
+
 def test_max_generations_and_max_steps_contradict(tmp_path):
     with pytest.raises(ValueError, match="not both"):
         config(tmp_path, groups_per_generation=2, max_generations=3, max_steps=5)
@@ -118,6 +146,7 @@ def test_max_generations_and_max_steps_contradict(tmp_path):
         ({"max_concurrent_requests": 0}, "max_concurrent_requests must be a number >= 1"),
         ({"vllm_request_timeout": 0.0}, "vllm_request_timeout must be a number > 0"),
         ({"vllm_request_retries": -1}, "vllm_request_retries must be a number >= 0"),
+        ({"sync_ref_model": True, "beta": 0.1}, "leave it off"),
         ({"context": "sliding"}, "window, full"),
         ({"invalid_action": "tags"}, "format, admissible, either"),
         ({"history": -1}, "history must be a number >= 0"),
