@@ -40,9 +40,8 @@ from progpo_trl.settings_values import (
 )
 
 if TYPE_CHECKING:
-    from trl import ModelConfig
-
     from progpo_trl.config import MultiTurnGRPOConfig
+    from progpo_trl.model_arguments import ModelArguments
 
 __all__ = ["ScriptArguments", "SettingsError", "dump", "find_recipe", "load_recipe", "parse", "recipes"]
 
@@ -100,7 +99,7 @@ class ScriptArguments:
 
 def parse(
     argv: Sequence[str] | None = None, prog: str = "progpo train"
-) -> tuple[ScriptArguments, MultiTurnGRPOConfig, ModelConfig]:
+) -> tuple[ScriptArguments, MultiTurnGRPOConfig, ModelArguments]:
     """The dataclasses for `argv` (default: this process's arguments): `--config FILE` and overrides.
 
     `--help` prints every setting and exits. Anything wrong raises SettingsError with a one-line message.
@@ -199,12 +198,13 @@ def _put(settings: dict[str, Setting], path: list[str], setting: Setting, name: 
 
 def _build(
     settings: dict[str, Setting], config: str | None
-) -> tuple[ScriptArguments, MultiTurnGRPOConfig, ModelConfig]:
-    from trl import ModelConfig, TrlParser
+) -> tuple[ScriptArguments, MultiTurnGRPOConfig, ModelArguments]:
+    from trl import TrlParser
 
     from progpo_trl.config import MultiTurnGRPOConfig
+    from progpo_trl.model_arguments import ModelArguments
 
-    classes = (ScriptArguments, MultiTurnGRPOConfig, ModelConfig)
+    classes = (ScriptArguments, MultiTurnGRPOConfig, ModelArguments)
     fields = {f.name: (f, get_type_hints(cls)[f.name]) for cls in classes for f in dataclasses.fields(cls) if f.init}
     settings = dict(_without_negations(settings, fields))
     for name, setting in settings.items():

@@ -23,10 +23,9 @@ from progpo_trl.settings_resume import RESUME, resume_checkpoint
 from progpo_trl.settings_values import nearest, one_line
 
 if TYPE_CHECKING:
-    from trl import ModelConfig
-
     from progpo_trl.config import MultiTurnGRPOConfig
     from progpo_trl.environments import TaskSet
+    from progpo_trl.model_arguments import ModelArguments
     from progpo_trl.trainer import MultiTurnGRPOTrainer
 
 # model_name_or_path of the policies that ship with the package -> their names in progpo_trl.tiny_policy
@@ -66,7 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(trainer, script, args, argv, checkpoint)
 
 
-def build_trainer(script: ScriptArguments, args: MultiTurnGRPOConfig, model_args: ModelConfig) -> MultiTurnGRPOTrainer:
+def build_trainer(
+    script: ScriptArguments, args: MultiTurnGRPOConfig, model_args: ModelArguments
+) -> MultiTurnGRPOTrainer:
     """The trainer that the settings describe."""
     from safetensors import SafetensorError
     from trl import get_peft_config, get_quantization_config

@@ -70,7 +70,8 @@ def test_lora_run_leaves_an_adapter(tmp_path):
     lora = ["--use_peft", "true", "--lora_r", "4", "--lora_target_modules", "all-linear"]
     assert main(["train", "--config", "quickstart", *SHORT, *lora, "--output_dir", str(tmp_path)]) == 0
     base = AutoModelForCausalLM.from_pretrained(checkpoint_path())
-    assert PeftModel.from_pretrained(base, tmp_path).peft_config["default"].r == 4
+    adapter = PeftModel.from_pretrained(base, tmp_path).peft_config["default"]
+    assert (adapter.r, adapter.lora_dropout) == (4, 0.0), "with dropout the trained policy is not the one that played"
 
 
 @pytest.mark.parametrize(

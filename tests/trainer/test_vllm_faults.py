@@ -1,5 +1,6 @@
 """Servers, environments and users that interrupt a rollout with vLLM: repeated, or ended with a clear error."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -15,6 +16,7 @@ from vllm_stand_in import StandIn
 from vllm_trainers import SCHEDULES, make, play, wrong_answers
 
 from progpo_trl.episodes import StopReason
+from progpo_trl.stopping import TrainingInterrupted
 
 
 def first_only(fault):
@@ -131,8 +133,9 @@ def test_what_a_server_may_leave_out(install, tmp_path, schedule, fault, options
         assert (seen[0]["importance_sampling_ratio"][:, 0] == 1).all()
 
 
-def test_an_interrupt_is_prompt(install, tmp_path):
-    """Ctrl-C while the server thinks: nobody waits for its answers."""
+@pytest.mark.parametrize("handled", [False, True])
+def test_an_interrupt_is_prompt(install, tmp_path, handled):
+    """Ctrl-C while the server thinks: nobody waits for its answers, whether or not `save_on_signals` is in force."""
     gate, before = threading.Event(), signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with StandIn(hold=lambda prompt: gate) as server:
@@ -145,7 +148,8 @@ def test_an_interrupt_is_prompt(install, tmp_path):
 
             threading.Thread(target=interrupt).start()
             started = time.perf_counter()
-            with pytest.raises(KeyboardInterrupt):
+            handling = trainer.save_on_signals() if handled else contextlib.nullcontext()
+            with handling, pytest.raises(TrainingInterrupted if handled else KeyboardInterrupt):
                 play(trainer)
             assert time.perf_counter() - started < 5  # the gate would hold for 10 s
             gate.set()
