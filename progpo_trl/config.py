@@ -145,6 +145,7 @@ class MultiTurnGRPOConfig(GRPOConfig):
     def __post_init__(self):
         check_ranges(self)
         _resolve_batches(self)
+        _resolve_precision(self)
         super().__post_init__()
         _resolve_generations(self)
         if self.ddp_find_unused_parameters is None:
@@ -196,6 +197,16 @@ def _resolve_batches(config: MultiTurnGRPOConfig) -> None:
     config.per_device_train_batch_size = episodes // per_update
     config.steps_per_generation = updates
     config.gradient_accumulation_steps = 1
+
+
+def _resolve_precision(config: MultiTurnGRPOConfig) -> None:
+    """`bf16: false` means float32 also where an accelerate config says `mixed_precision: bf16`.
+
+    The launcher hands its setting over in the environment, and transformers lets it win over a `bf16: false`: the
+    passes would run in bfloat16 all the same, and DeepSpeed would stop over the contradiction.
+    """
+    if config.bf16 is False and not config.fp16 and "ACCELERATE_MIXED_PRECISION" in os.environ:
+        os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
 
 
 def _world_size() -> int:
