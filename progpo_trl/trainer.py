@@ -398,15 +398,15 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         if return_outputs:
             raise ValueError("the GRPO trainers do not return outputs")
         order = length_order(inputs["prompt_mask"], inputs["completion_mask"])
-        # DeepSpeed reduces gradients at every backward and FSDP at every forward: one chunk per slice there.
-        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
-        chunks = order.split(len(order) if sharded else self._rows_per_forward())
+        chunks = order.split(self._rows_per_forward())
+        # As in the training loop: TRL's loss is divided by the accumulation steps already.
+        options = {"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}
         total = torch.zeros((), device=order.device)
         with one_value_per_slice(self._metrics["train"], self._tokens_of_chunks(inputs, chunks)):
             for index in chunks[:-1]:
                 with self._without_sync(model):
                     loss = self._scaled_loss(model, take_rows(inputs, index))
-                    self.accelerator.backward(loss)
+                    self.accelerator.backward(loss, **options)
                 total = total + loss.detach()
             return self._scaled_loss(model, take_rows(inputs, chunks[-1])) + total
 
@@ -436,12 +436,17 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
 
     @contextlib.contextmanager
     def _without_sync(self, model):
-        """No gradient reduction for an inner chunk, nor does TRL take it for the end of an accumulation."""
+        """No optimizer step for an inner chunk, nor does TRL take it for the end of an accumulation.
+
+        DDP also puts off the reduction of gradients. Sharded ones are reduced at every backward: keeping them whole
+        until the last would take the memory that sharding saves.
+        """
         state = self.accelerator.gradient_state
         before = state.sync_gradients
         state._set_sync_gradients(False)
+        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
         try:
-            with self.accelerator.no_sync(model):
+            with contextlib.nullcontext() if sharded else self.accelerator.no_sync(model):
                 yield
         finally:
             state._set_sync_gradients(before)
