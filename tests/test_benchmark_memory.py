@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 import memory_plan
 import update_memory
 from update_peak import AUTOCAST, BFLOAT16, QWEN, Dims, update_peak
 
-PAGE = REPOSITORY / "docs" / "scaling.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "scaling.md"
 
 
 def meta_model(dims: Dims):
