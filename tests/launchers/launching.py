@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -24,12 +27,18 @@ QUICK = [
 ]
 
 
-def launch(config: str, processes: int, *command: str, seconds: float = 480, **environment: str) -> str:
+def launch(
+    config: str, processes: int, *command: str, machines: int = 1, seconds: float = 480, **environment: str
+) -> str:
     """Run `accelerate launch --config_file <config>.yaml --num_processes <processes> <command>`; what it printed.
 
-    The processes are ended with the test when they take longer than `seconds`.
+    machines: so many launchers, as on as many machines, meet on this one. They are ended when they take longer than
+    `seconds`, and when one fails.
     """
-    words = ["--config_file", str(CONFIGS / f"{config}.yaml"), "--num_processes", str(processes), *command]
+    words = ["--config_file", str(CONFIGS / f"{config}.yaml"), "--num_processes", str(processes)]
+    if machines > 1:
+        words += ["--num_machines", str(machines), "--main_process_ip", "127.0.0.1"]
+        words += ["--main_process_port", str(_free_port())]
     env = {key: value for key, value in os.environ.items() if not key.startswith(("ACCELERATE_", "FSDP_"))}
     env |= {
         "OMP_NUM_THREADS": "1",
@@ -38,23 +47,54 @@ def launch(config: str, processes: int, *command: str, seconds: float = 480, **e
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), env.get("PYTHONPATH", "")]),
         **environment,
     }
-    started = subprocess.Popen(
-        [sys.executable, "-m", "accelerate.commands.launch", *words],
-        env=env,
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    launchers, deadline = [], time.monotonic() + seconds
+    with tempfile.TemporaryFile("w+") as output:
+        try:
+            for rank in range(machines):
+                where = ["--machine_rank", str(rank)] if machines > 1 else []
+                launchers.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "accelerate.commands.launch", *words, *where, *command],
+                        env=env,
+                        cwd=REPOSITORY,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                )
+            while any(one.poll() is None for one in launchers) and not any(one.poll() for one in launchers):
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"accelerate launch took more than {seconds:g} s:\n{_tail(output)}")
+                time.sleep(0.1)
+            assert all(one.poll() == 0 for one in launchers), _tail(output)
+        finally:
+            for one in launchers:
+                _end(one)
+        output.seek(0)
+        return output.read()
+
+
+def _end(launcher: subprocess.Popen) -> None:
+    """torchrun ends its workers on SIGTERM; killed on the spot it would leave them, each in a session of its own."""
+    if launcher.poll() is not None:
+        return
+    launcher.send_signal(signal.SIGTERM)
     try:
-        output, _ = started.communicate(timeout=seconds)
+        launcher.wait(40)
     except subprocess.TimeoutExpired:
-        os.killpg(started.pid, signal.SIGKILL)
-        output, _ = started.communicate()
-        raise AssertionError(f"accelerate launch took more than {seconds:g} s:\n{output[-4000:]}") from None
-    assert started.returncode == 0, output[-6000:]
-    return output
+        launcher.kill()
+        launcher.wait()
+
+
+def _tail(output) -> str:
+    output.seek(0)
+    return output.read()[-6000:]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def ranks(output: Path, world: int) -> list[dict]:

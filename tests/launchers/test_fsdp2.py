@@ -1,4 +1,7 @@
-"""fsdp2.yaml on CPUs: what accelerate makes of it, and our loss on parameters that torch itself has sharded."""
+"""fsdp2.yaml on CPUs: what accelerate makes of it, and our loss on parameters that torch itself has sharded.
+
+The two processes are launched as on two machines, as docs/scaling.md says.
+"""
 
 import pytest
 import torch
@@ -19,15 +22,15 @@ def base(tmp_path_factory):
 def processes(base, tmp_path_factory):
     output = tmp_path_factory.mktemp("sharded")
     script = str(REPOSITORY / "tests" / "launchers" / "sharded.py")
-    launch("fsdp2", 2, script, str(output), base, ACCELERATE_USE_CPU="true")
+    launch("fsdp2", 2, script, str(output), base, machines=2, ACCELERATE_USE_CPU="true")
     facts = [torch.load(output / f"rank{i}.pt") for i in range(2)]
     assert [f["world"] for f in facts] == [2, 2], "the launcher did not start one world of two"
     return facts
 
 
 def test_accelerate_forms_no_fsdp_on_cpus(processes):
-    """When this fails, accelerate has learned to: then launch.py can train through fsdp2.yaml as test_deepspeed does,
-    and the note in the config and in docs/scaling.md is out of date."""
+    """When this fails, accelerate has learned to: then a test can train through fsdp2.yaml as test_deepspeed does, and
+    the notes in the config and in docs/scaling.md are out of date."""
     assert {f["distributed_type"] for f in processes} == {"MULTI_CPU"}
     assert not any(f["is_fsdp2"] for f in processes)
 
