@@ -63,6 +63,15 @@ def _parser(chosen: list[str]) -> argparse.ArgumentParser:
 
         verify_command.add_arguments(verify)
         verify.set_defaults(run=verify_command.run)
+    webshop = commands.add_parser("webshop", help="prepare WebShop data: build the index of a large catalogue")
+    if chosen == ["webshop"]:
+        from progpo_trl.environments.webshop import store
+
+        steps = webshop.add_subparsers(dest="what", required=True, metavar="WHAT")
+        about = "build the memory-mapped store of a large catalogue"
+        index = steps.add_parser("index", help=about, description=f"{about.capitalize()}; `store:` of the task sets.")
+        store.add_arguments(index)
+        index.set_defaults(run=store.run)
     explain = commands.add_parser("explain", help="say why each step of a group of episodes got its advantage")
     if chosen == ["explain"]:
         from progpo_trl import explain_command

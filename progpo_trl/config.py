@@ -10,12 +10,9 @@ from dataclasses import dataclass, field
 from transformers.trainer_utils import IntervalStrategy
 from trl import GRPOConfig
 
+from progpo_trl.config_refusals import refuse_unproven
 from progpo_trl.episodes import INVALID_ACTION_PENALTY
 from progpo_trl.settings_ranges import check_ranges
-
-# Loss types whose gradient is proven equal to an independent reference for uneven rows, by
-# tests/trainer/test_gradients.py.
-PROVEN_LOSSES = ("dapo", "grpo", "bnpo", "dr_grpo")
 
 
 @dataclass
@@ -38,7 +35,7 @@ class MultiTurnGRPOConfig(GRPOConfig):
         default="token_truncate",
         metadata={
             "help": "As in TRL. Default differs: 'sequence_mask' sums log-ratios over a row, and long multi-turn rows "
-            "would tend to be masked whole."
+            "would tend to be masked whole; 'token_truncate' bounds each token's ratio by itself."
         },
     )
 
@@ -75,6 +72,29 @@ class MultiTurnGRPOConfig(GRPOConfig):
     episodes_per_forward: int | None = field(
         default=None,
         metadata={"help": "Episodes decoded together on one device (bounds the KV cache). Default: all of them."},
+    )
+    rollout_schedule: str = field(
+        default="lockstep",
+        metadata={
+            "help": "'lockstep' samples one turn of all live episodes at a time, on every backend. 'streaming', for a "
+            "vLLM server: every process sends its own requests, one per turn of an episode, and no episode waits for "
+            "the slowest of its turn.",
+            "choices": ["lockstep", "streaming"],
+        },
+    )
+    max_concurrent_requests: int = field(
+        default=64, metadata={"help": "Requests of one process under way at once when rollouts stream."}
+    )
+    vllm_request_timeout: float = field(
+        default=600.0,
+        metadata={"help": "Seconds to wait for the answer to one request when rollouts stream."},
+    )
+    vllm_request_retries: int = field(
+        default=5,
+        metadata={
+            "help": "How often a request that failed (server error, lost connection, timeout) is sent again when "
+            "rollouts stream, before the run stops."
+        },
     )
     environment_retries: int = field(
         default=1, metadata={"help": "How often an episode whose environment raised an error is played again."}
@@ -120,8 +140,15 @@ class MultiTurnGRPOConfig(GRPOConfig):
     rows_per_forward: int | None = field(
         default=None,
         metadata={
-            "help": "Training rows per forward/backward pass (memory; the result does not depend on it). Default: "
-            "`per_device_train_batch_size`."
+            "help": "Training rows per forward/backward pass at most (memory; the result does not depend on it). "
+            "Default: `per_device_train_batch_size`, or no limit beside `max_tokens_per_forward`."
+        },
+    )
+    max_tokens_per_forward: int | None = field(
+        default=None,
+        metadata={
+            "help": "Tokens per forward/backward pass at most, padding included (memory; the result does not depend "
+            "on it). Rows are sorted and packed by length; a longer row gets a pass of its own."
         },
     )
 
@@ -151,7 +178,7 @@ class MultiTurnGRPOConfig(GRPOConfig):
         if self.ddp_find_unused_parameters is None:
             # Every parameter takes part in every forward here; transformers' default would search for idle ones.
             self.ddp_find_unused_parameters = False
-        _refuse_unproven(self)
+        refuse_unproven(self)
 
 
 def _resolve_batches(config: MultiTurnGRPOConfig) -> None:
@@ -266,56 +293,3 @@ def _on_boundary(config: MultiTurnGRPOConfig, kind: str, updates: int, what: str
             stacklevel=5,
         )
     return rounded
-
-
-def _refuse_unproven(config: MultiTurnGRPOConfig) -> None:
-    """Refuse settings that would train on something else than they say; each error names the alternative."""
-    refusals = [
-        (
-            config.loss_type not in PROVEN_LOSSES,
-            f"loss_type={config.loss_type!r} is not proven exact for rows of uneven number and length; "
-            f"use one of {', '.join(PROVEN_LOSSES)} ('dapo' is the papers' token mean)",
-        ),
-        (
-            config.scale_rewards != "group",
-            "scale_rewards has no effect on a replaced advantage step; use `advantage: {name: grpo, norm: mean}` for "
-            "advantages without the standard deviation",
-        ),
-        (
-            config.multi_objective_aggregation != "sum_then_normalize",
-            "multi_objective_aggregation has no effect here: reward functions add to the return; use reward_weights, "
-            "or override compute_advantages()",
-        ),
-        (
-            config.entropy_coef != 0.0 or config.use_adaptive_entropy,
-            "TRL's entropy bonus is a mean over one micro-batch, so it would depend on rows_per_forward; "
-            "leave entropy_coef=0 and use_adaptive_entropy=False, and raise epsilon_high to keep entropy up",
-        ),
-        (
-            config.top_entropy_quantile < 1.0,
-            "top_entropy_quantile takes its threshold per micro-batch, so it would depend on rows_per_forward; "
-            "leave it at 1.0",
-        ),
-        (
-            config.mask_truncated_completions,
-            "mask_truncated_completions judges a row by its last token, which is the environment's in multi-turn "
-            "rows; leave it False: an episode cut by a limit counts as a failure",
-        ),
-        (
-            config.num_generations_eval is not None,
-            "num_generations_eval is not used: the evaluation plays every task of the panel once per sampling seed; "
-            "remove it",
-        ),
-        (
-            config.max_tool_calling_iterations is not None,
-            "max_tool_calling_iterations belongs to TRL's tool loop; use max_turns",
-        ),
-        (
-            config.use_vllm and config.vllm_enable_sleep_mode,
-            "vllm_enable_sleep_mode would put the engine to sleep and re-sync all weights after EVERY turn; leave it "
-            "off and lower vllm_gpu_memory_utilization",
-        ),
-    ]
-    for refused, message in refusals:
-        if refused:
-            raise ValueError(message)

@@ -4,7 +4,7 @@
 live episode across turns where the context extends what was cached, and draws each episode's randomness from that
 episode's own stream, so that batch composition and process do not change what an episode samples.
 Everything else (vLLM, continuous batching, sharded weights, unusual generation options) goes through TRL's own
-generation, one call a turn on every process.
+generation: `generation_trl`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,15 +63,25 @@ def episode_stream(seed: int, step: int, task_id: str, sample: int, attempt: int
     return np.random.Generator(np.random.Philox(key=key))
 
 
+def common_prefix(sequences: Sequence[np.ndarray]) -> int:
+    """How many ids all `sequences` begin with, leaving each at least one of its own."""
+    width = min(len(s) for s in sequences) - 1
+    head = np.stack([s[:width] for s in sequences])
+    differs = (head != head[0]).any(0)
+    return int(differs.argmax()) if differs.any() else width
+
+
 class CachedGeneration:
     """Turn-by-turn decoding for a fixed policy (one rollout). Rows of the batch are live episodes.
 
     Cached rows are described by `_history`: the ids whose keys and values are in the cache, in order. The cache has
     more columns than that: padding between turns and after a finished row leaves holes, which the attention mask
     hides. A context that does not extend its history, or more holes than half the longest history, rebuilds the cache.
+    Rebuilding, as a window context does every turn, encodes equal contexts and a common beginning only once.
     """
 
     HOLES = 1.5
+    SHARED = 16  # a shorter common beginning is not worth a forward pass of its own
 
     def __init__(self, model, *, eos_token_ids: Sequence[int], pad_token_id: int, sampling: Sampling):
         self.model, self.sampling, self.pad = model, sampling, pad_token_id
@@ -159,22 +168,46 @@ class CachedGeneration:
         rows = self._rows_to_keep(keys, contexts)
         if rows is None:
             self.rebuilt_turns += 1
-            self._cache = DynamicCache(config=self._config)
-            fresh = list(contexts)
-            self._mask = torch.zeros(len(keys), 0, dtype=torch.long, device=self.device)
+            return self._encode(contexts)
+        self.reused_turns += 1
+        if rows != list(range(len(self._keys))):
+            self._select(rows)
+        return self._extend([c[len(self._history[r]) :] for r, c in zip(rows, contexts, strict=True)])
+
+    def _encode(self, contexts: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Encode `contexts` from nothing: each distinct one once, and what all of them begin with once for all."""
+        seen: dict[bytes, int] = {}
+        copies = [seen.setdefault(np.asarray(c, np.int64).tobytes(), len(seen)) for c in contexts]
+        distinct = [np.frombuffer(ids, np.int64) for ids in seen]
+        shared = common_prefix(distinct)
+        self._cache = DynamicCache(config=self._config)
+        self._mask = torch.zeros(1, 0, dtype=torch.long, device=self.device)
+        if len(distinct) > 1 and shared >= self.SHARED:
+            self._extend([distinct[0][:shared]])
+            self._select([0] * len(distinct))
+            distinct = [c[shared:] for c in distinct]
         else:
-            self.reused_turns += 1
-            if rows != list(range(len(self._keys))):
-                index = torch.tensor(rows, device=self.device)
-                self._cache.batch_select_indices(index)
-                self._mask = self._mask[index]
-            fresh = [c[len(self._history[r]) :] for r, c in zip(rows, contexts, strict=True)]
+            self._mask = self._mask.expand(len(distinct), 0)
+        logits, lengths = self._extend(distinct)
+        if len(distinct) < len(contexts):
+            self._select(copies)
+            logits, lengths = logits[copies], lengths[copies]
+        return logits, lengths
+
+    def _extend(self, fresh: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Encode `fresh` ids behind what each row has cached. Returns the logits after them and the rows' lengths."""
         ids, mask = self._left_pad(fresh)
         cached = self._mask.sum(1)
         self._mask = torch.cat([self._mask, mask], 1)
         self.encoded_tokens += int(sum(len(f) for f in fresh))
         positions = (cached[:, None] + mask.cumsum(1) - 1).clamp(min=0)
         return self._forward(ids, positions), cached + mask.sum(1)
+
+    def _select(self, rows: Sequence[int]) -> None:
+        """Keep these cached rows, in this order; a row may be taken several times."""
+        index = torch.tensor(rows, device=self.device)
+        self._cache.batch_select_indices(index)
+        self._mask = self._mask[index]
 
     def _rows_to_keep(self, keys: list, contexts: Sequence[np.ndarray]) -> list[int] | None:
         """Cached rows of `keys` in their order, or None when the cache cannot serve them."""
@@ -210,59 +243,3 @@ class CachedGeneration:
             **{self._cache_name: self._cache},
         )
         return out.logits[:, -1]
-
-
-class TRLGeneration:
-    """One turn through TRL's own generation: vLLM, continuous batching, `generate`, sharded weights.
-
-    Every process must call `turn` together and with equally many prompts, since TRL slices what a vLLM server (or a
-    tensor-parallel group) returns by the local count, and sharded models run their layers in step. Processes with
-    fewer live episodes send a filler whose answer is thrown away. num_generations is 1: TRL would otherwise
-    de-duplicate prompts by that stride and answer for the wrong ones.
-    """
-
-    def __init__(self, trainer, sampling: Sampling):
-        self.trainer, self.sampling = trainer, sampling
-
-    def turn(self, keys, contexts, max_new_tokens: int, streams=None) -> list[TurnOutput]:
-        """As `CachedGeneration.turn`; the backend's own randomness is used instead of `streams`."""
-        trainer = self.trainer
-        prompts = [c.tolist() for c in contexts]
-        n = len(prompts)
-        most = n
-        if trainer.accelerator.num_processes > 1:
-            local = torch.tensor([n], device=trainer.accelerator.device)
-            most = int(trainer.accelerator.gather(local).max())
-        filler = min(prompts, key=len) if prompts else [trainer.eos_token_ids[0]]
-        with self._settings(max_new_tokens):
-            ids, logprobs = trainer._generate_single_turn(prompts + [filler] * (most - n), None, {}, num_generations=1)
-        return [self._output(ids[i], None if logprobs is None else logprobs[i]) for i in range(n)]
-
-    def _output(self, ids, logprobs) -> TurnOutput:
-        # A backend may return nothing at all; a turn has at least its end token.
-        ids = list(ids) or [self.trainer.eos_token_ids[0]]
-        if logprobs is not None:
-            known = [np.nan if x is None else x for x in logprobs] or [np.nan]
-            logprobs = np.array(known, np.float32)
-        return TurnOutput(np.array(ids, np.int32), logprobs, ids[-1] not in self.trainer.eos_token_ids)
-
-    @contextmanager
-    def _settings(self, max_new_tokens: int):
-        """TRL's generation settings for this turn, restored afterwards."""
-        sampling = self.sampling
-        if self.trainer.use_vllm:
-            target = self.trainer.vllm_generation
-            values = {"max_completion_length": max_new_tokens, "temperature": sampling.temperature}
-        else:
-            target = self.trainer.generation_config
-            values = {"max_new_tokens": max_new_tokens, "do_sample": sampling.temperature > 0}
-            if sampling.temperature > 0:
-                values["temperature"] = sampling.temperature
-        before = {name: getattr(target, name) for name in values}
-        try:
-            for name, value in values.items():
-                setattr(target, name, value)
-            yield
-        finally:
-            for name, value in before.items():
-                setattr(target, name, value)

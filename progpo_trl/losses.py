@@ -1,8 +1,4 @@
-"""Exact normalisation of TRL's loss for rows of uneven number and length, in micro-batches of any size.
-
-TRL's loss functions are called as they are; what is here cuts a slice of rows into chunks and rescales what TRL
-returns for each, so that the gradient is that of one pass over all rows of all processes.
-"""
+"""What exact_loss.py is made of: scale factors of TRL's losses, scoring of sampled tokens, trimming, metrics."""
 
 from __future__ import annotations
 
@@ -13,9 +9,9 @@ import numpy as np
 import torch
 import trl.trainer.utils
 
-ROW_MEAN = ("grpo", "dr_grpo")  # TRL: mean over the rows of the chunk
+ROW_MEAN = ("grpo", "dr_grpo", "sapo", "luspo")  # TRL: mean over the rows of the chunk
 TOKEN_MEAN = ("bnpo",)  # TRL: mean over the tokens of the chunk
-GLOBAL_TOKEN_MEAN = ("dapo",)  # TRL divides by the tokens of the whole generation batch already
+GLOBAL_TOKEN_MEAN = ("dapo", "cispo", "vespo")  # TRL divides by the tokens of the whole generation batch already
 
 
 def loss_scale(
@@ -47,16 +43,35 @@ def loss_scale(
 def score_sampled_tokens(model, input_ids, attention_mask, sampled, logits_to_keep: int):
     """Log-probabilities and entropies of the sampled completion tokens, both (rows, logits_to_keep); 0 elsewhere.
 
-    TRL projects every completion token through the LM head; in multi-turn rows most of them are the environment's,
-    which no loss looks at. sampled: (rows, logits_to_keep), nonzero on the tokens to score.
+    input_ids, attention_mask: (rows, prompt + completion), prompts padded on the left, completions on the right, no
+    holes between. sampled: (rows, logits_to_keep), nonzero on the tokens to score.
+
+    Two things are cheaper than in TRL. It projects every completion token through the LM head; in multi-turn rows most
+    of them are the environment's, which no loss looks at. And rows are moved to the left edge here: that takes the
+    padding between a short prompt and the longest one away, gives every token the position it was sampled at, and
+    needs no attention mask (nothing real looks at what is to its right), so that the kernels for plain causal
+    attention serve.
     """
-    labels = input_ids.masked_fill(attention_mask == 0, -100)
-    labels[:, :-logits_to_keep] = -100
-    labels[:, -logits_to_keep:] = labels[:, -logits_to_keep:].masked_fill(sampled == 0, -100)
+    length = input_ids.size(1)
+    shift = attention_mask.argmax(1, keepdim=True)
+    longest = int(attention_mask.sum(1).max())
+    columns = torch.arange(longest, device=input_ids.device) + shift
+    real = columns < length
+    columns = columns.clamp(max=length - 1)
+    seen = torch.zeros_like(input_ids, dtype=torch.bool)
+    seen[:, -logits_to_keep:] = sampled != 0
+    ids = input_ids.gather(1, columns)
+    labels = ids.masked_fill(~(seen.gather(1, columns) & real), -100)
     with _compact_projection(input_ids.device):
-        out = model(input_ids=input_ids, attention_mask=attention_mask, labels=labels, fused_lm_head=True)
-    entropy = None if out.entropy is None else out.entropy[:, -logits_to_keep:]
-    return out.log_probs[:, -logits_to_keep:], entropy
+        out = model(input_ids=ids, labels=labels, fused_lm_head=True)
+    # Column t scores the token of column t + 1; prompt-learning adapters put virtual tokens before both.
+    completion = torch.arange(length - logits_to_keep, length, device=input_ids.device) - shift - 1
+    completion = completion.clamp(0, longest - 2)
+
+    def back(values: torch.Tensor) -> torch.Tensor:
+        return values[:, 1 - longest :].gather(1, completion).masked_fill(sampled == 0, 0)
+
+    return back(out.log_probs), None if out.entropy is None else back(out.entropy)
 
 
 @contextmanager
@@ -99,11 +114,6 @@ def one_value_per_slice(metrics: dict[str, list[float]], weights: Sequence[float
             total = sum(w for _, w in known)
             merged = sum(v * w for v, w in known) / total if total else float("nan")
         values[before.get(name, 0) :] = [merged]
-
-
-def length_order(prompt_mask: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:
-    """Row indices from longest to shortest: chunks of similar length waste least, and the largest comes first."""
-    return torch.argsort(prompt_mask.sum(1) + completion_mask.sum(1), descending=True, stable=True)
 
 
 def used_columns(prompt_mask: torch.Tensor, completion_mask: torch.Tensor) -> tuple[int, int]:

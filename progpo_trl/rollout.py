@@ -6,18 +6,27 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from progpo_trl.actions import project
 from progpo_trl.contexts import FullContext, TurnView, WindowContext
-from progpo_trl.environments.base import Environment, Observation, StepResult, TaskSet
+from progpo_trl.environments.base import Environment, Observation, StepResult, TaskSet, is_admissible
 from progpo_trl.episodes import Episode, Step, StopReason
 from progpo_trl.generation import TurnOutput
 
 # (live episodes of this process, their prompt ids) -> one output each. On backends that need it, all processes call
 # it together, some with no episodes.
 GenerateTurn = Callable[[Sequence[Episode], Sequence[np.ndarray]], list[TurnOutput]]
+
+
+class TurnRequests(Protocol):
+    """Turns asked for one by one: answers come back in the order they are ready, each with the episode it is for."""
+
+    def send(self, episode: Episode, prompt_ids: np.ndarray) -> None: ...
+
+    def receive(self) -> tuple[Episode, TurnOutput]: ...
 
 
 @dataclass
@@ -79,18 +88,71 @@ def play(
             return
         with clock.phase("generation"):
             outputs = generate([one.episode for one in live], [one.prompt for one in live])
-        with clock.phase("decoding"):
-            texts = decode([out.ids for out in outputs]) if outputs else []
-        with clock.phase("environment"):
-            turns = zip(live, outputs, texts, strict=True)
-            moved = [_move(one, output, text, action_format, step_limit) for one, output, text in turns]
-        for one, going in zip(live, moved, strict=True):
-            if not going:
-                on_done(one.episode)
-        live = [one for one, going in zip(live, moved, strict=True) if going]
+        live = _play_turns(live, outputs, decode, action_format, step_limit, clock, on_done)
     for one in live:
-        one.episode.stop_reason = StopReason.STEP_LIMIT
-        on_done(one.episode)
+        _stop_at_limit(one, on_done)
+
+
+def play_streaming(
+    episodes: Sequence[Episode],
+    tasks: TaskSet,
+    context: WindowContext | FullContext,
+    requests: TurnRequests,
+    decode: Callable[[list[np.ndarray]], list[str]],
+    *,
+    max_turns: int,
+    step_limit: int,
+    action_format: str,
+    clock: RolloutClock | None = None,
+    on_done: Callable[[Episode], None] = lambda episode: None,
+) -> None:
+    """As `play`, but no episode waits for another: its next request goes out once its environment has answered.
+
+    Environments are reset and stepped one at a time in the calling thread; only requests run beside each other.
+    Nothing here is collective: each process plays its own episodes at its own pace.
+    """
+    clock = clock or RolloutClock()
+    asked: dict[int, _Live] = {}
+
+    def ask(one: _Live) -> None:
+        with clock.phase("prompts"):
+            kept = _write_prompts([one], context, max_turns, on_done)
+        for one in kept:
+            asked[id(one.episode)] = one
+            requests.send(one.episode, one.prompt)
+
+    for episode in episodes:
+        with clock.phase("environment"):
+            one = _start(episode, tasks, on_done)
+        if one is not None:
+            ask(one)
+    while asked:
+        with clock.phase("generation"):
+            episode, output = requests.receive()
+        one = asked.pop(id(episode))
+        going = _play_turns([one], [output], decode, action_format, step_limit, clock, on_done)
+        if going and len(episode.steps) < max_turns:
+            ask(one)
+        elif going:
+            _stop_at_limit(one, on_done)
+
+
+def _play_turns(live, outputs, decode, action_format: str, step_limit: int, clock, on_done) -> list[_Live]:
+    """Play one sampled turn of each of `live`; those that go on."""
+    with clock.phase("decoding"):
+        texts = decode([out.ids for out in outputs]) if outputs else []
+    with clock.phase("environment"):
+        turns = zip(live, outputs, texts, strict=True)
+        moved = [_move(one, output, text, action_format, step_limit) for one, output, text in turns]
+    for one, going in zip(live, moved, strict=True):
+        if not going:
+            on_done(one.episode)
+    return [one for one, going in zip(live, moved, strict=True) if going]
+
+
+def _stop_at_limit(one: _Live, on_done) -> None:
+    one.episode.stop_reason = StopReason.STEP_LIMIT
+    on_done(one.episode)
 
 
 def _start(episode: Episode, tasks: TaskSet, on_done) -> _Live | None:
@@ -126,7 +188,7 @@ def _move(one: _Live, output: TurnOutput, text: str, action_format: str, step_li
     """Play one sampled turn; True while the episode goes on."""
     episode = one.episode
     action, format_valid = project(text, action_format)
-    admissible = one.admissible is None or action in one.admissible
+    admissible = is_admissible(action, one.admissible)
     step = Step(
         observation=one.observation,
         context_ids=one.prompt,

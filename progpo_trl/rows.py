@@ -98,6 +98,22 @@ def rollout_output(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
+def shares(counts: Sequence[int]) -> list[tuple[int, slice]]:
+    """How rows move so that all processes hold equally many (one more on the first, where they do not divide).
+
+    counts: rows of each process. Returns for each how many of its own it keeps, and which of those given away, listed
+    process after process, it takes. Only the surplus moves.
+    """
+    base, rest = divmod(sum(counts), len(counts))
+    targets = [base + (rank < rest) for rank in range(len(counts))]
+    out, taken = [], 0
+    for count, target in zip(counts, targets, strict=True):
+        wanted = max(0, target - count)
+        out.append((min(count, target), slice(taken, taken + wanted)))
+        taken += wanted
+    return out
+
+
 def padded_count(counts: Sequence[int], *, slices: int, group: int) -> int:
     """Rows every process must hold, given how many each has: a multiple of `slices` (update slices of equal size)
     such that all processes' rows together are a multiple of `group` (TRL views rewards in groups of that size)."""

@@ -20,11 +20,11 @@ import yaml
 
 from progpo_trl.settings_sections import (
     DEFAULT_ESTIMATOR,
-    ENVIRONMENT_DEFAULTS,
     SECTIONS,
     convert_section,
     environments,
     section_options,
+    split_defaults,
 )
 from progpo_trl.settings_values import (
     COMMAND_LINE,
@@ -229,7 +229,7 @@ def _build(
         script, training, model = TrlParser(classes).parse_dict(values)
     except (ValueError, OSError, ImportError) as error:
         raise SettingsError(f"{config or COMMAND_LINE}: {one_line(error)}") from error
-    script.environment = {**ENVIRONMENT_DEFAULTS, **script.environment}
+    script.environment = {**split_defaults(script.environment.get("name")), **script.environment}
     script.asked = values
     return script, training, model
 

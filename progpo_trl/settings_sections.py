@@ -14,7 +14,6 @@ from progpo_trl.settings_values import COMMAND_LINE, Setting, SettingsError, che
 SECTIONS = ("environment", "advantage", "progress_fallback")
 REQUIRED = inspect.Parameter.empty
 DEFAULT_ESTIMATOR = "grpo"
-ENVIRONMENT_DEFAULTS = {"split": "train", "eval_split": "valid_seen"}
 
 
 def environments() -> dict[str, str]:
@@ -46,6 +45,16 @@ def section_class(section: str, name: str | None) -> type | None:
     return getattr(import_module(module), attribute)
 
 
+def split_defaults(name: str | None) -> dict[str, str]:
+    """The splits that an environment is trained and evaluated on when a file names none."""
+    from progpo_trl.environments import TaskSet
+
+    return {
+        "split": "train",
+        "eval_split": getattr(section_class("environment", name), "eval_split", TaskSet.eval_split),
+    }
+
+
 def section_options(section: str, name: str | None) -> dict[str, tuple[Any, Any]]:
     """Option -> (type, default) of a section; the default is `REQUIRED` where one must be given.
 
@@ -56,7 +65,7 @@ def section_options(section: str, name: str | None) -> dict[str, tuple[Any, Any]
         options["name"] = (str, name)
     if section == "environment":
         # eval_split: null trains without an evaluation panel
-        options.update({key: (str | None, default) for key, default in ENVIRONMENT_DEFAULTS.items()})
+        options.update({key: (str | None, default) for key, default in split_defaults(name).items()})
     cls = section_class(section, name)
     if cls is None:
         return options

@@ -10,7 +10,7 @@ from datasets import Dataset
 from progpo_trl.environments.base import EnvironmentTasks, TaskSet
 
 # Splits that are evaluated by default, the first that an environment has.
-EVALUATION_SPLITS = ("eval", "valid_seen", "valid_unseen")
+EVALUATION_SPLITS = ("eval", "valid_seen", "valid_unseen", "dev", "test")
 
 
 def task_set(environment, train_dataset, eval_dataset) -> TaskSet:

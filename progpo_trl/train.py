@@ -101,6 +101,8 @@ def build_trainer(script: ScriptArguments, args: MultiTurnGRPOConfig, model_args
             quantization_config=get_quantization_config(model_args),
         )
     except (OSError, SafetensorError) as error:
+        if args.use_vllm and "vLLM server" in str(error):
+            raise SettingsError(one_line(error)) from error
         # Nothing but the model is read here.
         raise SettingsError(f"model_name_or_path: {model_args.model_name_or_path}: {one_line(error)}") from error
     except (ValueError, ImportError) as error:

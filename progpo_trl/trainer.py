@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
-from trl import GRPOTrainer
 from trl.models import unwrap_model_for_generation
 
 from progpo_trl.advantages import Estimator, make_estimator
@@ -25,22 +24,16 @@ from progpo_trl.config import MultiTurnGRPOConfig
 from progpo_trl.contexts import FullContext, PromptTemplate, WindowContext
 from progpo_trl.environments.base import TaskSet
 from progpo_trl.episodes import Episode, StepBatch, StopReason
+from progpo_trl.exact_loss import ExactLossTrainer
 from progpo_trl.faults import exclude_lonely, stop_when_too_many_are_lost
-from progpo_trl.generation import CachedGeneration, Sampling, TRLGeneration, episode_stream
-from progpo_trl.losses import (
-    length_order,
-    loss_scale,
-    one_value_per_slice,
-    per_token,
-    score_sampled_tokens,
-    take_rows,
-    used_columns,
-)
+from progpo_trl.generation import CachedGeneration, Sampling, episode_stream
+from progpo_trl.generation_trl import play_with_trl, vllm_window, weights_in_vllm
+from progpo_trl.losses import per_token
 from progpo_trl.metrics import episode_metrics
 from progpo_trl.reporting.rollout_log import RolloutLog
 from progpo_trl.rewards import add_rewards, checked_rewards, environment_return
 from progpo_trl.rollout import RolloutClock, play
-from progpo_trl.rows import Row, episode_rows, padded_count, padding_row, rollout_output
+from progpo_trl.rows import Row, episode_rows, padded_count, padding_row, rollout_output, shares
 from progpo_trl.tasks import as_ids, check_enough_tasks, evaluation_ids, spread, task_ids, task_set
 
 logger = logging.getLogger(__name__)
@@ -56,7 +49,7 @@ _REFUSED = {
 }
 
 
-class MultiTurnGRPOTrainer(GRPOTrainer):
+class MultiTurnGRPOTrainer(ExactLossTrainer):
     """Train an agent on text environments.
 
     model: a model, or its path or Hub id. args: MultiTurnGRPOConfig.
@@ -106,7 +99,6 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         self.eval_task_ids = spread(evaluation_ids(eval_dataset, self.tasks), args.eval_tasks)
         check_enough_tasks(train_ids, args.generation_batch_size // args.num_generations)
         self._rows: list[Row] | None = None
-        self._chunk_mask: torch.Tensor | None = None
         self._real_rows = 0
         funcs = list(reward_funcs) if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
         funcs = [f for f in funcs if f is not None]
@@ -140,6 +132,7 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         template = PromptTemplate(self.args.prompt_template or self.tasks.prompt_template)
         template.check(self.args.context)
         window = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**30
+        window = min(window, vllm_window(self))
         room = window - self.args.max_completion_length
         if room < 1:
             raise ValueError(
@@ -179,11 +172,11 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         """Play `episodes` of this process to their end, in place; all processes call it together.
 
         Randomness comes from (seed, step, task, index) where the backend is ours, so it depends neither on the other
-        episodes nor on the process, and no global generator moves. An episode whose environment
-        raised is played again up to `environment_retries` times.
+        episodes nor on the process, and no global generator moves (docs/generation.md has the other backends). An
+        episode whose environment raised is played again up to `environment_retries` times.
         """
         clock = self.rollout_log.clock
-        with self.rollout_log.progress(len(episodes), progress) as on_done:
+        with self.rollout_log.progress(len(episodes), progress) as on_done, weights_in_vllm(self):
             pending = episodes
             for attempt in range(1 + self.args.environment_retries):
                 self._play(pending, sampling, seed, step, attempt, clock, on_done)
@@ -195,21 +188,18 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
                     e.success, e.stop_reason, e.final_observation, e.error = False, None, None, None
 
     def _play(self, episodes, sampling: Sampling, seed, step: int, attempt: int, clock: RolloutClock, on_done):
-        run = functools.partial(
-            play,
-            tasks=self.tasks,
-            context=self.context,
-            decode=functools.partial(self._tokenizer.batch_decode, skip_special_tokens=True),
-            max_turns=self.max_turns,
-            step_limit=min(self.max_turns, self.tasks.max_steps),
-            action_format=self.tasks.action_format,
-            clock=clock,
-            on_done=on_done,
-        )
+        options = {
+            "tasks": self.tasks,
+            "context": self.context,
+            "decode": functools.partial(self._tokenizer.batch_decode, skip_special_tokens=True),
+            "max_turns": self.max_turns,
+            "step_limit": min(self.max_turns, self.tasks.max_steps),
+            "action_format": self.tasks.action_format,
+            "clock": clock,
+            "on_done": on_done,
+        }
         if not self._own_generation():
-            generation = TRLGeneration(self, sampling)
-            limit = self.args.max_completion_length
-            run(episodes, generate=lambda live, ids: generation.turn(live, ids, limit), any_live=self._any)
+            play_with_trl(self, episodes, sampling, (seed, step, attempt), **options)
             return
         size = self.args.episodes_per_forward or max(1, len(episodes))
         with self._generating(sampling) as generation:
@@ -217,7 +207,7 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
                 chunk = episodes[first : first + size]
                 streams = {id(e): episode_stream(seed, step, e.task_id, e.index, attempt) for e in chunk}
                 generation.reset()
-                run(chunk, generate=functools.partial(self._own_turn, generation, streams))
+                play(chunk, generate=functools.partial(self._own_turn, generation, streams), **options)
 
     def _own_turn(self, generation: CachedGeneration, streams: dict, live: list[Episode], ids: list[np.ndarray]):
         keys = [id(e) for e in live]
@@ -357,99 +347,20 @@ class MultiTurnGRPOTrainer(GRPOTrainer):
         """Rows of this process: as many as every other process has, padding rows included."""
         rows = [row for e, advantages in weighed if len(advantages) for row in episode_rows(e, advantages)]
         world, me = self.accelerator.num_processes, self.accelerator.process_index
-        if world > 1 and self.args.context == "window":
-            # Processes whose episodes are long would hold others up: deal all rows out again.
-            rows = gather_object(rows)[me::world]
         count = torch.tensor([len(rows)], device=self.accelerator.device)
         counts = self.accelerator.gather(count).tolist() if world > 1 else [len(rows)]
+        plan = shares(counts)
+        if any(kept < n for (kept, _), n in zip(plan, counts, strict=True)):
+            # Processes with long episodes hold more rows than others, who would only wait for them.
+            kept, taken = plan[me]
+            rows = rows[:kept] + gather_object(rows[kept:])[taken]
+            counts = [min(kept, n) + (taken.stop - taken.start) for (kept, taken), n in zip(plan, counts, strict=True)]
         total = padded_count(counts, slices=self.args.steps_per_generation, group=self.num_generations)
         self._real_rows = sum(counts)
         return rows + [padding_row(self.eos_token_ids[0]) for _ in range(total - len(rows))]
 
-    # ---------------------------------------------------------------------------------------------------- loss
-
-    def _get_per_token_logps_and_entropies(
-        self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, compute_entropy=False, **kwargs
-    ):
-        """As in TRL, for sampled tokens only; scoring a whole generation (old and reference policy) goes in trimmed
-        chunks of rows of similar length.
-        """
-        with self.accelerator.autocast():
-            if self._chunk_mask is not None:
-                scored = score_sampled_tokens(model, input_ids, attention_mask, self._chunk_mask, logits_to_keep)
-                return *scored, None
-            sampled = per_token([row.mask for row in self._rows], logits_to_keep).to(input_ids.device)
-            prompt = input_ids.size(1) - logits_to_keep
-            logps = torch.zeros(len(input_ids), logits_to_keep, device=input_ids.device)
-            order = length_order(attention_mask[:, :prompt], attention_mask[:, prompt:])
-            for index in order.split(self._rows_per_forward()):
-                mask = attention_mask[index]
-                first, length = used_columns(mask[:, :prompt], mask[:, prompt:])
-                used = slice(first, prompt + length)
-                ids, seen = input_ids[index][:, used], sampled[index, :length]
-                logps[index, :length] = score_sampled_tokens(model, ids, mask[:, used], seen, length)[0].float()
-        return logps, None, None
-
-    def _rows_per_forward(self) -> int:
-        return self.args.rows_per_forward or self.args.per_device_train_batch_size
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """TRL's loss in chunks of `rows_per_forward` rows; all but the last are back-propagated here."""
-        if return_outputs:
-            raise ValueError("the GRPO trainers do not return outputs")
-        order = length_order(inputs["prompt_mask"], inputs["completion_mask"])
-        chunks = order.split(self._rows_per_forward())
-        # As in the training loop: TRL's loss is divided by the accumulation steps already.
-        options = {"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}
-        total = torch.zeros((), device=order.device)
-        with one_value_per_slice(self._metrics["train"], self._tokens_of_chunks(inputs, chunks)):
-            for index in chunks[:-1]:
-                with self._without_sync(model):
-                    loss = self._scaled_loss(model, take_rows(inputs, index))
-                    self.accelerator.backward(loss, **options)
-                total = total + loss.detach()
-            return self._scaled_loss(model, take_rows(inputs, chunks[-1])) + total
-
-    def _tokens_of_chunks(self, inputs, chunks) -> list[float]:
-        """Sampled tokens of every chunk over all processes: the weights of their metrics."""
-        tokens = (inputs["completion_mask"] * inputs["tool_mask"]).sum(1)
-        counts = torch.stack([tokens[index].sum() for index in chunks]).float()
-        if self.accelerator.num_processes > 1:
-            counts = self.accelerator.reduce(counts, "sum")
-        return counts.tolist()
-
-    def _scaled_loss(self, model, chunk) -> torch.Tensor:
-        mask = self._chunk_mask = chunk["completion_mask"] * chunk["tool_mask"]
-        try:
-            loss = self._compute_loss(model, chunk)
-        finally:
-            self._chunk_mask = None
-        return loss * loss_scale(
-            self.loss_type,
-            chunk_rows=len(mask),
-            chunk_tokens=mask.sum(),
-            total_rows=chunk["num_rows_in_batch"],
-            total_tokens=chunk["num_items_in_batch"],
-            processes=self.accelerator.num_processes,
-            slices=self.args.steps_per_generation,
-        )
-
-    @contextlib.contextmanager
-    def _without_sync(self, model):
-        """No optimizer step for an inner chunk, nor does TRL take it for the end of an accumulation.
-
-        DDP also puts off the reduction of gradients. Sharded ones are reduced at every backward: keeping them whole
-        until the last would take the memory that sharding saves.
-        """
-        state = self.accelerator.gradient_state
-        before = state.sync_gradients
-        state._set_sync_gradients(False)
-        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
-        try:
-            with contextlib.nullcontext() if sharded else self.accelerator.no_sync(model):
-                yield
-        finally:
-            state._set_sync_gradients(before)
+    def _sampled_mask(self, width: int) -> torch.Tensor:
+        return per_token([row.mask for row in self._rows], width)
 
     # ---------------------------------------------------------------------------------------------- evaluation
 

@@ -2,6 +2,7 @@
 
 `progpo verify alfworld --games PATH --transcripts FILE` replays recorded games of the real ALFWorld engine in ours and
 compares every word: feedback, admissible commands, won, score and done, of the reset and of each step.
+`progpo verify webshop --data DIR` does the same for the original WebShop (see `verify_webshop`).
 `progpo verify estimators FILE` holds the advantage estimators to numbers of the public reference implementations.
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from progpo_trl import verify_webshop
 from progpo_trl.environments.alfworld import AlfworldTasks, GameFileError
 
 # What a recorded reset and a recorded step state, with the type of each.
@@ -195,6 +197,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(rtol 1e-4, atol 1e-5 or the case's own). The last line is `passed: N/N, worst difference X`, X the largest "
         "|ours - expected| / max(1, |expected|). Exit status: 0 all passed, 1 a case failed, 2 the file is no use.",
     )
+    verify_webshop.add_arguments(commands)
     estimators.add_argument("file", metavar="FILE", help="the golden file: JSON with batches and cases")
     estimators.set_defaults(verify=_run_estimators)
     alfworld.set_defaults(verify=_run_alfworld)

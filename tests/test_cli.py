@@ -26,7 +26,7 @@ def test_help_is_instant_and_loads_no_torch():
     before = os.times()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert all(command in done.stdout for command in ("train", "verify", "recipes", "--version"))
+    assert all(command in done.stdout for command in ("train", "verify", "webshop", "recipes", "--version"))
     after = os.times()  # CPU time of the child, which a busy machine does not change
     assert after.children_user + after.children_system - before.children_user - before.children_system < 1
 
@@ -42,7 +42,7 @@ def test_version_and_recipes(capsys):
         assert f"\n  {name} " in out
 
 
-@pytest.mark.parametrize("words", [[], ["trian"], ["verify"], ["recipes", "--x"], ["--x"]])
+@pytest.mark.parametrize("words", [[], ["trian"], ["verify"], ["webshop"], ["recipes", "--x"], ["--x"]])
 def test_wrong_use_is_exit_code_2(words, capsys):
     with pytest.raises(SystemExit) as caught:
         main(words)
@@ -89,3 +89,11 @@ def test_a_broken_pipe_elsewhere_is_no_closed_output(monkeypatch):
     monkeypatch.setattr("progpo_trl.cli._run", broken)
     with pytest.raises(BrokenPipeError, match="a tracker's socket"):
         main(["train"])
+
+
+def test_webshop_index_builds_a_store(tmp_path, capsys):
+    out = tmp_path / "store"
+    assert main(["webshop", "index", "--generated", "30", "--out", str(out)]) == 0
+    assert f"{out}: 30 products" in capsys.readouterr().out
+    assert main(["webshop", "index", "--data", str(tmp_path), "--out", str(tmp_path / "other")]) == 2
+    assert capsys.readouterr().err.startswith("progpo webshop index: ")

@@ -95,8 +95,9 @@ def test_max_generations_and_max_steps_contradict(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "alternative"),
     [
-        ({"loss_type": "sapo"}, "use one of dapo"),
-        ({"loss_type": "cispo"}, "use one of dapo"),
+        ({"loss_type": "ppo"}, "use one of dapo"),
+        ({"loss_type": "cispo"}, "epsilon_high is the bound of the ratio itself"),
+        ({"loss_type": "cispo", "epsilon_high": 0.28}, "at 0.28 every token would be cut"),
         ({"scale_rewards": "none"}, "norm: mean"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "reward_weights"),
         ({"entropy_coef": 0.001}, "entropy_coef=0"),
@@ -104,7 +105,19 @@ def test_max_generations_and_max_steps_contradict(tmp_path):
         ({"mask_truncated_completions": True}, "counts as a failure"),
         ({"num_generations_eval": 2}, "remove it"),
         ({"max_tool_calling_iterations": 3}, "use max_turns"),
-        ({"use_vllm": True, "vllm_enable_sleep_mode": True}, "vllm_gpu_memory_utilization"),
+        (
+            {"use_vllm": True, "vllm_mode": "server", "vllm_enable_sleep_mode": True},
+            "keeps its GPUs to itself; remove",
+        ),
+        ({"vllm_mode": "servr"}, "colocate, server; did you mean 'server'"),
+        ({"rollout_schedule": "stream"}, "lockstep, streaming; did you mean 'streaming'"),
+        ({"rollout_schedule": "streaming"}, "use_vllm: true and vllm_mode: server"),
+        ({"rollout_schedule": "streaming", "use_vllm": True}, "or leave rollout_schedule: lockstep"),
+        ({"use_vllm": True, "generation_kwargs": {"seed": 1}}, "seed would override.*the same responses"),
+        ({"use_vllm": True, "generation_kwargs": {"max_tokens": 9, "n": 2}}, "max_tokens, n would override"),
+        ({"max_concurrent_requests": 0}, "max_concurrent_requests must be a number >= 1"),
+        ({"vllm_request_timeout": 0.0}, "vllm_request_timeout must be a number > 0"),
+        ({"vllm_request_retries": -1}, "vllm_request_retries must be a number >= 0"),
         ({"context": "sliding"}, "window, full"),
         ({"invalid_action": "tags"}, "format, admissible, either"),
         ({"history": -1}, "history must be a number >= 0"),
@@ -138,6 +151,12 @@ def test_max_generations_and_max_steps_contradict(tmp_path):
 def test_settings_that_would_not_do_what_they_say_are_refused(tmp_path, setting, alternative):
     with pytest.raises(ValueError, match=alternative):
         config(tmp_path, **setting)
+
+
+def test_vllm_settings_that_are_allowed(tmp_path):
+    config(tmp_path, use_vllm=True, vllm_enable_sleep_mode=True)
+    config(tmp_path, use_vllm=True, vllm_mode="server", rollout_schedule="streaming")
+    config(tmp_path, use_vllm=True, generation_kwargs={"frequency_penalty": 0.1})
 
 
 def test_every_field_of_ours_has_a_help_text():

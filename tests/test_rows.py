@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from progpo_trl.episodes import Episode, Step, StopReason
-from progpo_trl.rows import episode_rows, padded_count, padding_row
+from progpo_trl.rows import episode_rows, padded_count, padding_row, shares
 
 
 def step(context, completion, logprobs=None):
@@ -84,3 +84,15 @@ def test_padding_rows_weigh_nothing():
     assert not row.mask.any()
     assert not row.advantages.any()
     assert not row.real
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=9))
+def test_shares_move_only_the_surplus(counts):
+    plan = shares(counts)
+    after = [kept + taken.stop - taken.start for kept, taken in plan]
+    assert sum(after) == sum(counts)
+    assert max(after) - min(after) <= 1
+    given_away = sum(n - kept for n, (kept, _) in zip(counts, plan, strict=True))
+    moved = [i for _, taken in plan for i in range(taken.start, taken.stop)]
+    assert moved == list(range(given_away))
+    assert all(n <= a for n, a, (_, taken) in zip(counts, after, plan, strict=True) if taken.start < taken.stop)

@@ -1,4 +1,4 @@
-"""Text environments: the contract in `base`, ALFWorld in `alfworld`."""
+"""Text environments: the contract in `base`, ALFWorld in `alfworld`, WebShop in `webshop`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,22 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from progpo_trl.environments.base import Environment, EnvironmentTasks, Observation, StepResult, TaskSet
+from progpo_trl.environments.base import (
+    Environment,
+    EnvironmentTasks,
+    Observation,
+    OpenCommand,
+    StepResult,
+    TaskSet,
+    is_admissible,
+)
 
 # name in YAML -> "module:class" of its TaskSet; modules are imported when used
 ENVIRONMENTS: dict[str, str] = {
     "alfworld": "progpo_trl.environments.alfworld:AlfworldTasks",
     "alfworld_generated": "progpo_trl.environments.alfworld:GeneratedAlfworldTasks",
+    "webshop": "progpo_trl.environments.webshop:WebshopTasks",
+    "webshop_generated": "progpo_trl.environments.webshop:GeneratedWebshopTasks",
 }
 
 __all__ = [
@@ -20,9 +30,11 @@ __all__ = [
     "Environment",
     "EnvironmentTasks",
     "Observation",
+    "OpenCommand",
     "StepResult",
     "TaskSet",
     "environment_class",
+    "is_admissible",
     "load_environment",
 ]
 

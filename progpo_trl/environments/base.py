@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 
+class OpenCommand(str):
+    """An admissible command with free text in it, such as `search[<your query>]`.
+
+    It reads as that text in prompts; `pattern` is the regular expression that an action must match in full to be
+    one of the commands meant.
+    """
+
+    __slots__ = ("pattern",)
+
+    def __new__(cls, text: str, pattern: str):
+        self = super().__new__(cls, text)
+        self.pattern = pattern
+        return self
+
+    def __getnewargs__(self) -> tuple[str, str]:
+        return str(self), self.pattern
+
+    def accepts(self, action: str) -> bool:
+        """Whether `action` is one of the commands meant."""
+        return re.fullmatch(self.pattern, action) is not None
+
+
+def is_admissible(action: str, admissible: Sequence[str] | None) -> bool:
+    """Whether `action` is among the commands: literally, or as an OpenCommand accepts it. True for None."""
+    if admissible is None or action in admissible:
+        return True
+    return any(isinstance(command, OpenCommand) and command.accepts(action) for command in admissible)
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """What the agent sees at the start of an episode.
 
-    text: the observation; admissible: the commands the environment would accept now, or None when it cannot say;
+    text: the observation; admissible: the commands the environment would accept now (those with free text as
+    `OpenCommand`s), or None when it cannot say;
     task: the instruction alone, for prompts that repeat it at every step (empty when `text` is all there is).
     """
 
@@ -40,6 +71,8 @@ class StepResult:
 class Environment(ABC):
     """One episode at a time. Cheap to create, deterministic given (task_id, seed), picklable."""
 
+    __slots__ = ()  # so that a subclass may have slots
+
     @abstractmethod
     def reset(self, task_id: str, seed: int = 0) -> Observation:
         """Start the task `task_id`. Unknown ids raise KeyError."""
@@ -54,13 +87,15 @@ class TaskSet(ABC):
 
     max_steps: actions an episode may take at most. prompt_template: a name in `progpo_trl/prompts` or a path to a
     Jinja file that turns observations into prompts. action_format: how an action is read from a response (see
-    `progpo_trl.actions.project`): "think_action", "action" or "text".
+    `progpo_trl.actions.project`): "think_action", "action" or "text". eval_split: the split that settings files
+    without an `eval_split` evaluate on.
     """
 
     name: str = "custom"
     max_steps: int = 50
     prompt_template: str = "plain"
     action_format: str = "think_action"
+    eval_split: str = "valid_seen"
 
     @abstractmethod
     def task_ids(self, split: str = "train") -> Sequence[str]:

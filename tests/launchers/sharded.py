@@ -35,7 +35,7 @@ def shard(model: torch.nn.Module, world: int) -> torch.nn.Module:
 
 
 def main(out: str, base: str) -> None:
-    FrozenTrainer.case = Case(rows_per_forward=3)
+    FrozenTrainer.case = Case(rows=3)
     args = toy.config(
         Path(out) / "run",
         num_generations=GROUP,

@@ -5,8 +5,9 @@ The two processes are launched as on two machines, as docs/scaling.md says.
 
 import pytest
 import torch
-from frozen import Case, reference_gradient, save_base
+from frozen import Case, save_base
 from launching import REPOSITORY, launch
+from reference import reference_gradient
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 

@@ -1,11 +1,13 @@
 """Frozen episodes and the gradient the trainer takes on them; a module for tests, and a script for several processes.
 
-As a script: `torchrun --nproc_per_node 2 frozen.py OUT CASES.json` runs every case and saves the gradients.
+As a script: `torchrun --nproc_per_node 2 frozen.py OUT CASES.json FOLDER` runs every case and saves the gradients.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import gc
 import json
 import os
 import sys
@@ -22,32 +24,60 @@ import toy
 from progpo_trl.episodes import Episode, Step, StopReason
 from progpo_trl.trainer import MultiTurnGRPOTrainer
 
-EPISODES, GROUP = 16, 4
+EPISODES, GROUP = 8, 2
+EPSILON_HIGH = {"cispo": 1.1}  # for cispo the bound of the ratio itself, for the others of its distance from 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One configuration of the trainer. updates: optimizer steps per generation; iterations 2: the second pass over
-    the generation is off-policy, and its gradient is the one compared."""
+    """One configuration of the trainer.
+
+    layout: "even" episodes all have three turns, of "mixed" ones the first half is longer, of "uneven" ones the first
+    has 24 turns and all others one. rows, tokens: bounds of a forward pass. updates: optimizer steps per generation.
+    iterations 2: the second pass over the generation is off-policy, and its gradient is the one compared. duplicate:
+    every row so many times. delta, off_policy_mask, plain_kl: TRL's delta, off_policy_mask_threshold and
+    use_bias_correction_kl=False. crash: the first episode is lost, and with
+    it its group of two.
+    """
 
     context: str = "window"
     loss_type: str = "dapo"
     level: str = "token"
-    rows_per_forward: int = 64
+    layout: str = "mixed"
+    rows: int | None = None
+    tokens: int | None = None
     updates: int = 1
     accumulation: int = 1
     beta: float = 0.0
     iterations: int = 1
     duplicate: int = 1
+    delta: float | None = None
+    off_policy_mask: float | None = None
+    plain_kl: bool = False
     crash: bool = False
 
+    def __str__(self):
+        values = dataclasses.asdict(self)
+        changed = [f"{k}={v}" for k, v in values.items() if k not in ("context", "loss_type", "level")]
+        defaults = {f"{f.name}={f.default}" for f in dataclasses.fields(self)}
+        return "-".join([self.context, self.loss_type, self.level, *(c for c in changed if c not in defaults)])
 
-def material(context: str, vocabulary: int) -> list[list[tuple[np.ndarray, np.ndarray, float]]]:
-    """Per episode its turns: (what the environment adds, what is sampled, advantage). Very uneven between halves."""
+
+def turns_of(layout: str, episode: int, rng: np.random.Generator) -> int:
+    if layout == "even":
+        return 3
+    if layout == "uneven":
+        return 24 if episode == 0 else 1
+    return int(rng.integers(2, 7)) if episode < EPISODES // 2 else int(rng.integers(1, 3))
+
+
+@functools.cache
+def material(context: str, layout: str, vocabulary: int) -> list[list[tuple[np.ndarray, np.ndarray, float]]]:
+    """Per episode its turns: (what the environment adds, what is sampled, advantage)."""
     rng = np.random.default_rng(7)
     out = []
     for i in range(EPISODES):
-        turns = int(rng.integers(2, 7)) if i < EPISODES // 2 else int(rng.integers(1, 3))
+        turns = turns_of(layout, i, rng)
         out.append(
             [
                 (
@@ -61,25 +91,6 @@ def material(context: str, vocabulary: int) -> list[list[tuple[np.ndarray, np.nd
     return out
 
 
-def rows_by_hand(case: Case, vocabulary: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """(prompt, completion, mask, advantage per token) of every training row, without the package's row assembly."""
-    rows = []
-    for number, turns in enumerate(material(case.context, vocabulary)):
-        if case.crash and number == 0:
-            continue
-        if case.context == "window":
-            rows += [(p, c, np.ones(len(c)), np.full(len(c), a)) for p, c, a in turns]
-            continue
-        prompt, first, advantage = turns[0]
-        ids, mask, values = list(first), [1] * len(first), [advantage] * len(first)
-        for between, sampled, a in turns[1:]:
-            ids += [*between, *sampled]
-            mask += [0] * len(between) + [1] * len(sampled)
-            values += [0.0] * len(between) + [a] * len(sampled)
-        rows.append((prompt, np.array(ids), np.array(mask), np.array(values)))
-    return rows
-
-
 class FrozenTrainer(MultiTurnGRPOTrainer):
     """Plays nothing: every rollout returns the same episodes, with the same advantages."""
 
@@ -89,9 +100,12 @@ class FrozenTrainer(MultiTurnGRPOTrainer):
         start = self.accelerator.process_index * len(inputs)
         return [self._episode(i) for i in range(start, start + len(inputs))]
 
+    def _material(self):
+        return material(self.case.context, self.case.layout, len(self._tokenizer))
+
     def _episode(self, number: int) -> Episode:
         context, steps = np.zeros(0, np.int64), []
-        for added, sampled, _ in material(self.case.context, len(self._tokenizer))[number]:
+        for added, sampled, _ in self._material()[number]:
             context = added if self.case.context == "window" else np.concatenate([context, added])
             steps.append(Step("o", context.astype(np.int32), sampled.astype(np.int32), None, "", "", True, True))
             context = np.concatenate([context, sampled])
@@ -101,7 +115,7 @@ class FrozenTrainer(MultiTurnGRPOTrainer):
         return episode
 
     def compute_advantages(self, batch):
-        turns = material(self.case.context, len(self._tokenizer))
+        turns = self._material()
         return np.array([turns[e][s][2] for e, s in zip(batch.episode, batch.step, strict=True)], np.float32)
 
     def _make_rows(self, weighed):
@@ -140,7 +154,7 @@ def save_base(folder: str):
 
 
 def trainer_gradient(case: Case, folder: str) -> dict:
-    """Gradient averaged over the optimizer steps of one pass, the loss TRL logged, and the weights of that pass."""
+    """Gradient averaged over the optimizer steps of one pass, the clip ratio TRL logged, the weights of that pass."""
     world = int(os.environ.get("WORLD_SIZE", 1))
     tokenizer = toy.make_tokenizer()
     FrozenTrainer.case = case
@@ -156,9 +170,14 @@ def trainer_gradient(case: Case, folder: str) -> dict:
             gradient_accumulation_steps=case.accumulation,
             context=case.context,
             loss_type=case.loss_type,
+            epsilon_high=EPSILON_HIGH.get(case.loss_type),
             importance_sampling_level=case.level,
-            rows_per_forward=case.rows_per_forward,
+            rows_per_forward=case.rows,
+            max_tokens_per_forward=case.tokens,
             beta=case.beta,
+            delta=case.delta,
+            off_policy_mask_threshold=case.off_policy_mask,
+            use_bias_correction_kl=not case.plain_kl,
             num_iterations=case.iterations,
             learning_rate=2e-2 if case.iterations > 1 else 0.0,
             lr_scheduler_type="constant",
@@ -177,65 +196,20 @@ def trainer_gradient(case: Case, folder: str) -> dict:
         trainer.train()
         logs = trainer.state.log_history
     last = grab.gradients[-case.updates :]
+    clips = ("clip_ratio/region_mean", "cispo_clip_ratio")
     return {
         "gradient": {n: sum(g[n] for g in last) / len(last) for n in last[0]},
         "weights": grab.weights[-1],
-        "clip": max(entry.get("clip_ratio/region_mean", 0.0) for entry in logs),
-        "steps": len(grab.gradients),
+        "clip": max(entry.get(name, 0.0) for entry in logs for name in clips),
+        "world": world,
     }
-
-
-def reference_gradient(case: Case, folder: str, weights: dict | None = None) -> dict:
-    """The same gradient in float64, one row at a time, without padding, from plain logits and a loss written here.
-
-    weights: where the gradient is taken (default: the start). Old log-probabilities are those of the start.
-    """
-    tokenizer = toy.make_tokenizer()
-    old, model = policy(folder, case.beta).double(), policy(folder, case.beta).double()
-    reference = Qwen2ForCausalLM.from_pretrained(folder).double()
-    if weights is not None:
-        model.load_state_dict({n: w.double() for n, w in weights.items()}, strict=False)
-    rows = rows_by_hand(case, len(tokenizer))
-    tokens = sum(mask.sum() for _, _, mask, _ in rows)
-    total, clipped = 0.0, 0
-    for prompt, completion, mask, advantage in rows:
-        ids = torch.tensor(np.concatenate([prompt, completion]))[None]
-
-        start = len(prompt)
-
-        def logps(of, ids=ids, start=start):
-            table = of(ids).logits.log_softmax(-1)[0, start - 1 : -1]
-            return table.gather(-1, ids[0, start:, None])[:, 0]
-
-        lp = logps(model)
-        with torch.no_grad():
-            lp_old, lp_ref = logps(old), logps(reference)
-        m, a = torch.tensor(mask).double(), torch.tensor(advantage).double()
-        log_ratio = lp - lp_old
-        if case.level == "sequence":
-            log_ratio = ((log_ratio * m).sum() / m.sum()).expand_as(lp)
-        ratio = log_ratio.exp()
-        bounded = ratio.clamp(0.8, 1.2)
-        loss = -torch.minimum(ratio * a, bounded * a)
-        clipped += int((((ratio < 0.8) & (a < 0)) | ((ratio > 1.2) & (a > 0)))[m > 0].sum())
-        if case.beta:
-            loss = loss + case.beta * ((lp_ref - lp).exp() - (lp_ref - lp) - 1) * ratio
-        if case.loss_type in ("dapo", "bnpo"):
-            total = total + (loss * m).sum() / tokens
-        elif case.loss_type == "grpo":
-            total = total + (loss * m).sum() / m.sum() / len(rows)
-        elif case.loss_type == "dr_grpo":
-            total = total + (loss * m).sum() / (len(rows) * 256)
-    total.backward()
-    return {"gradient": {n: p.grad.float() for n, p in model.named_parameters()}, "clipped": clipped}
-
-
-def largest_difference(a: dict, b: dict) -> float:
-    return max((a[n] - b[n]).abs().max().item() for n in a)
 
 
 if __name__ == "__main__":
     out, cases, folder = sys.argv[1:4]
+    # Every trainer ends with a full collection; what was imported needs none.
+    gc.freeze()
+    torch.set_num_threads(1)
     results = [trainer_gradient(Case(**c), folder) for c in json.loads(Path(cases).read_text())]
     if int(os.environ.get("RANK", 0)) == 0:
         torch.save(results, out)

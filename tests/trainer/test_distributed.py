@@ -4,7 +4,7 @@ import json
 
 import pytest
 from distributed_run import main
-from test_gradients import launch
+from exactness import launch
 
 
 @pytest.mark.distributed

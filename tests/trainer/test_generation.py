@@ -79,6 +79,38 @@ def test_contexts_that_stop_extending_rebuild(tokenizer):
     assert generation.rebuilt_turns > 1
 
 
+def test_equal_prompts_and_a_common_beginning_are_encoded_once(tokenizer):
+    rng = np.random.default_rng(3)
+    model = make_model(tokenizer, 2).eval()
+    head = rng.integers(60, 400, 40)
+    tails = [rng.integers(60, 400, n) for n in (12, 3, 30)]
+    distinct = [np.concatenate([head, tail]).astype(np.int32) for tail in tails]
+    order = [0, 1, 0, 2, 1, 0]
+    generation = session(model, tokenizer, eos=range(11, 21))
+    contexts = [distinct[i] for i in order]
+    first = generation.turn(list(range(6)), contexts, 12)
+    assert generation.encoded_tokens == 40 + 12 + 3 + 30
+    for i, out in zip(order, first, strict=True):
+        assert out.ids.tolist() == alone(model, tokenizer, distinct[i], range(11, 21), 12)
+    # Copies of a row go their own ways from here on.
+    later = [
+        np.concatenate([c, out.ids, rng.integers(60, 400, 3 + k)])
+        for k, (c, out) in enumerate(zip(contexts, first, strict=True))
+    ]
+    for context, out in zip(later, generation.turn(list(range(6)), later, 12), strict=True):
+        assert out.ids.tolist() == alone(model, tokenizer, context, range(11, 21), 12)
+    assert generation.reused_turns == 1
+
+
+@pytest.mark.parametrize("rows", [[[5] * 30, [5] * 20], [[5] * 30] * 3, [[5] * 17 + [6], [5] * 17 + [7]], [[5], [6]]])
+def test_a_prompt_may_be_the_beginning_of_another(tokenizer, rows):
+    model = make_model(tokenizer).eval()
+    contexts = [np.array(row, np.int32) for row in rows]
+    outs = session(model, tokenizer).turn(list(range(len(rows))), contexts, 6)
+    for context, out in zip(contexts, outs, strict=True):
+        assert out.ids.tolist() == alone(model, tokenizer, context, [], 6)
+
+
 def test_the_cache_saves_encoding(tokenizer):
     model = make_model(tokenizer).eval()
     generation, context = session(model, tokenizer), np.arange(60, 160, dtype=np.int32)

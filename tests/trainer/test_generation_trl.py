@@ -5,7 +5,7 @@ import json
 import pytest
 import toy
 from echo_run import main
-from test_gradients import launch
+from exactness import launch
 
 from progpo_trl import MultiTurnGRPOTrainer
 
