@@ -247,7 +247,7 @@ def update(check: Check, dims, work: Work, tokenizer) -> dict[str, Any]:
     gradients = 4 * dims.parameters
     tiles = TILES_TRITON if check.device.type == "cuda" else TILES_TORCH
     pass_peak = update_peak(
-        dims, per_pass, prompt + response, per_pass * response, AUTOCAST, checkpointing=True, tiles=tiles, padded=False
+        dims, per_pass, prompt + response, per_pass * response, AUTOCAST, checkpointing=True, tiles=tiles
     )
     # From the second pass on all gradients exist while activations are at their height.
     height = max(pass_peak["head"], pass_peak["mlp"]) + (gradients if rows > per_pass else 0)

@@ -58,7 +58,6 @@ class Shape:
             self.prompt + self.response,
             sum(r for _, r in self.lengths()),
             checkpointing=self.checkpointing,
-            padded=self.uneven,
         )
 
 

@@ -88,19 +88,18 @@ AUTOCAST = Precision(4, 2, 4)
 BFLOAT16 = Precision(2, 2, 2)
 
 
-def layer_bytes(dims: Dims, rows: int, length: int, precision: Precision, padded: bool = True) -> int:
+def layer_bytes(dims: Dims, tokens: int, precision: Precision) -> int:
     """What a decoder layer keeps for its backward pass, besides its input.
 
     Norms, which compute in float32, keep their input (the first one's is the layer's) and the normalised input;
-    attention keeps q, the output, k and v, which are repeated for all heads where rows are padded (SDPA then runs with
-    a mask, and without grouped heads), one float per head and token, and the mask as numbers; the MLP keeps gate, up,
-    silu(gate) and their product.
+    attention keeps q, the output, k and v of its own few heads (rows stand at the left edge, so plain causal attention
+    serves and there is no mask), and one float per head and token; the MLP keeps gate, up, silu(gate) and their
+    product.
     """
-    tokens, h, s, e = rows * length, dims.hidden, precision.stream, precision.inner
+    h, s, e = dims.hidden, precision.stream, precision.inner
     # Normalised inputs, the second residual as float32 (the first too where the stream is not), inputs of the maps.
     norms = tokens * (h * (2 * s + 4 + (0 if s == 4 else 4) + 2 * e) + 2 * 4)
-    kv = h if padded else dims.kv_width
-    attention = tokens * ((2 * h + 2 * kv) * e + dims.heads * 4) + (rows * length**2 * e if padded else 0)
+    attention = tokens * (2 * (h + dims.kv_width) * e + dims.heads * 4)
     return norms + attention + tokens * 4 * dims.intermediate * e
 
 
@@ -113,19 +112,19 @@ def update_peak(
     *,
     checkpointing: bool = False,
     tiles: float = TILES_TORCH,
-    padded: bool = True,
     trained: int | None = None,
 ) -> dict[str, float]:
     """Bytes on top of weights and batch at three moments of a pass over `rows` x `length` tokens; "peak" is the most.
 
-    scored: sampled tokens of the whole pass, which alone meet the head. trained: parameters that take a gradient
-    (default: all); the gradients are counted. The moments are: the head's backward pass, the last layer's MLP, and
-    the gradient of the embedding. Optimizer states, the reference model and rollouts come on top.
+    length: of the longest row. scored: sampled tokens of the whole pass, which alone meet the head. trained:
+    parameters that take a gradient (default: all); the gradients are counted. The moments are: the head's backward
+    pass, the last layer's MLP, and the gradient of the embedding. Optimizer states, the reference model and rollouts
+    come on top.
     """
     tokens, h, s, e = rows * length, dims.hidden, precision.stream, precision.inner
-    one = layer_bytes(dims, rows, length, precision, padded)
+    one = layer_bytes(dims, tokens, precision)
     kept = dims.layers * tokens * h * s + (0 if checkpointing else dims.layers * one)
-    kept += 2 * tokens * h * s + rows * length**2 * padded  # the last norm; the boolean mask
+    kept += 2 * tokens * h * s  # the last norm
     full = trained is None
     head_gradient = dims.vocabulary * h * 4 if full else 0
     chosen = scored * h * e

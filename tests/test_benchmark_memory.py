@@ -1,5 +1,6 @@
 """The arithmetic of docs/scaling.md: parameter counts are the models', the memory formula is what a CPU measures."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -108,3 +109,18 @@ def test_writing_changes_the_tables_alone(tmp_path):
     assert written.endswith(" |\n\n<!-- end -->\nafter\n")
     assert "old" not in written
     assert [p.name for p in tmp_path.iterdir()] == ["page.md"]
+
+
+def test_the_page_shows_every_shape_with_its_prediction_and_a_ratio_in_the_band():
+    lines = re.findall(r"^\| (\d+) x \((\d+) \+ (\d+)\).*\| (\w+) \|$", PAGE.read_text(encoding="utf-8"), re.M)
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if re.match(r"\| \d+ x \(", line)]
+    assert len(rows) == len(lines) == len(update_memory.SHAPES)
+    for row, (*sizes, moment), shape in zip(rows, lines, update_memory.SHAPES, strict=True):
+        assert tuple(map(int, sizes)) == (shape.rows, shape.prompt, shape.response)
+        predicted = shape.predicted()
+        peak = predicted.pop("peak")
+        shown, measured, ratio = (float(cell) for cell in row.split("|")[5:8])
+        assert shown == pytest.approx(peak / 1e9, abs=6e-4)
+        assert ratio == pytest.approx(measured / shown, abs=0.011)
+        assert update_memory.BAND[0] <= ratio <= update_memory.BAND[1]
+        assert moment == max(predicted, key=predicted.get)
