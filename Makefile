@@ -45,15 +45,21 @@ test-oldest: $(VENV)-oldest/.installed ## run the trainer's quick tests with the
 test-alfworld: $(VENV)-alfworld/.installed ## compare with the real ALFWorld engine (compiles its planner)
 	$(VENV)-alfworld/bin/python -m pytest -m alfworld $(PYTEST_ARGS)
 
+test-launchers: $(VENV)-launchers/.installed ## train under ZeRO-2 and ZeRO-3 on this CPU (installs deepspeed)
+	$(VENV)-launchers/bin/python -m pytest -m launchers $(PYTEST_ARGS)
+
 lint: $(VENV)/.installed-dev ## check style
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
-benchmark: $(VENV)/.installed-dev ## measure the environment engine and the trainer's overhead
-	set -e; for script in benchmarks/*.py; do $(VENV)/bin/python $$script; done
+# What needs no GPU and no data; each script's own help says more.
+BENCHMARKS := alfworld_engine webshop_engine advantages training_breakdown generation update_cost update_memory
+
+benchmark: $(VENV)/.installed-dev ## measure environments, credit assignment, generation and the update on this CPU
+	set -e; for name in $(BENCHMARKS); do $(VENV)/bin/python benchmarks/$$name.py; done
 
 clean: ## remove environments, caches and builds (runs/ stays)
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-alfworld build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-alfworld $(VENV)-launchers build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ---- environments --------------------------------------------------------------------------------------------------
@@ -83,4 +89,10 @@ $(VENV)-oldest/.installed: pyproject.toml constraints.txt | $(VENV)-oldest/bin/p
 $(VENV)-alfworld/.installed: pyproject.toml constraints.txt | $(VENV)-alfworld/bin/python
 	$(VENV)-alfworld/bin/python -m pip install --quiet $(PIP_FLAGS) --constraint constraints.txt \
 		--editable ".[dev,alfworld]"
+	touch $@
+
+# DeepSpeed compiles nothing here: its CPU path needs none of its kernels.
+$(VENV)-launchers/.installed: pyproject.toml constraints.txt | $(VENV)-launchers/bin/python
+	DS_BUILD_OPS=0 $(VENV)-launchers/bin/python -m pip install --quiet $(PIP_FLAGS) --constraint constraints.txt \
+		--editable ".[dev,deepspeed]"
 	touch $@

@@ -178,6 +178,7 @@ class MultiTurnGRPOConfig(GRPOConfig):
             self.metric_for_best_model = "success"  # TRL's evaluation loss says nothing here, and there is none
         # transformers compares save_steps with eval_steps at once; they are what they will be only further down.
         best, self.load_best_model_at_end = self.load_best_model_at_end, False
+        _resolve_precision(self)
         super().__post_init__()
         self.load_best_model_at_end = best
         _resolve_generations(self)
@@ -231,6 +232,16 @@ def _resolve_batches(config: MultiTurnGRPOConfig) -> None:
     config.per_device_train_batch_size = episodes // per_update
     config.steps_per_generation = updates
     config.gradient_accumulation_steps = 1
+
+
+def _resolve_precision(config: MultiTurnGRPOConfig) -> None:
+    """`bf16: false` means float32 also where an accelerate config says `mixed_precision: bf16`.
+
+    The launcher hands its setting over in the environment, and transformers lets it win over a `bf16: false`: the
+    passes would run in bfloat16 all the same, and DeepSpeed would stop over the contradiction.
+    """
+    if config.bf16 is False and not config.fp16 and "ACCELERATE_MIXED_PRECISION" in os.environ:
+        os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
 
 
 def _world_size() -> int:

@@ -94,7 +94,15 @@ class RunSummary:
             },
             "command": ["progpo", "train", *self.argv],
             "versions": versions(),
-            "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "system": platform.system()},
+            "machine": {
+                "cpus": os.cpu_count(),
+                "processor": platform.machine(),
+                "system": platform.system(),
+                # What the launcher really started, not what it was asked for.
+                "processes": self.trainer.accelerator.num_processes,
+                "distributed": self.trainer.accelerator.distributed_type.value,
+                "mixed_precision": self.trainer.accelerator.mixed_precision,
+            },
         }
         atomic.write_text(output / "summary.json", json.dumps(summary, indent=2, default=str) + "\n")
         self._plot(output / "learning_curve.png")
