@@ -91,6 +91,12 @@ def _parser(chosen: list[str]) -> argparse.ArgumentParser:
 
         explain_command.add_arguments(explain)
         explain.set_defaults(run=explain_command.run)
+    publish = commands.add_parser("publish", help="upload a trained agent with its card, evaluations and recipe")
+    if chosen == ["publish"]:
+        from progpo_trl.publishing import command as publish_command
+
+        publish_command.add_arguments(publish)
+        publish.set_defaults(run=publish_command.run)
     listing = commands.add_parser("recipes", help="list the recipes that ship with the package")
     listing.set_defaults(run=_recipes)
     return parser
