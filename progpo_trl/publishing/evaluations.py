@@ -72,7 +72,7 @@ def doubts(
         if during_training(content):
             at = content["agent"]["step"]
             if at != step:
-                yield f"Evaluated ({name}) during training, after update {at}; the published weights may be of another."
+                yield f"Evaluated ({name}) during training, after update {at}; the published weights may be others."
         elif measured is None or weights is None:
             yield f"It is not known of which weights the evaluation ({name}) is."
         elif measured != weights:

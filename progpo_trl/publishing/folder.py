@@ -135,8 +135,8 @@ class _Source:
         base = base_of(name, given)
         if self.adapter and not (base.hub or base.shipped):
             raise PublishError(
-                f"the adapter's base model is {name or 'not named'}, a folder of this machine: nobody else can load it; "
-                "say which model of the Hub it is with --base-model ID"
+                f"the adapter's base model is {name or 'not named'}, a folder of this machine: nobody else can load "
+                "it; say which model of the Hub it is with --base-model ID"
             )
         if base.hub:
             check_repo_id(base.hub, "--base-model" if given else "the base model")

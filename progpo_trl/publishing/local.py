@@ -20,7 +20,9 @@ _SECRETS = {
     "a W&B key": re.compile(
         r"\bwandb_v\d_[A-Za-z0-9_-]{20,}|(?i:wandb|api.?key|token|secret)\W{1,20}[0-9a-f]{40}(?![0-9a-f])"
     ),
-    "a key of an API": re.compile(r"\b(?:sk-[A-Za-z0-9_-]{20,}|gh[opsu]_[A-Za-z0-9]{30,}|github_pat_\w{20,}|AKIA[0-9A-Z]{16})\b"),
+    "a key of an API": re.compile(
+        r"\b(?:sk-[A-Za-z0-9_-]{20,}|gh[opsu]_[A-Za-z0-9]{30,}|github_pat_\w{20,}|AKIA[0-9A-Z]{16})\b"
+    ),
     "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
     "something that is named a secret": re.compile(
         r"(?i)\b(?:api_?key|access_?token|auth_?token|hub_?token|hf_?token|password|secret)\b[\"']?\s*[:=]\s*[\"']?[\w+/=-]{12,}"
