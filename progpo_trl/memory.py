@@ -125,7 +125,7 @@ def update_peak(
     full = trained is None
     head_gradient = dims.vocabulary * h * 4 if full else 0
     chosen = scored * h * e
-    tile = min(scored, TILE_TOKENS) * TILE_VOCABULARY * e
+    tile = min(scored, TILE_TOKENS) * min(TILE_VOCABULARY, dims.vocabulary) * e
     head = kept + chosen + scored * h * 4 + tiles * tile + head_gradient
     mlp = kept + tokens * (3 * dims.intermediate * e + 3 * h * s) + (one if checkpointing else 0)
     mlp += (dims.vocabulary * h + dims.layer) * precision.gradient if full else 0

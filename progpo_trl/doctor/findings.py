@@ -23,13 +23,11 @@ class Finding:
 
 @dataclass
 class Case:
-    """What is examined. settings: of the recipe, as written, empty without one; config, model: the recipe's
-    dataclasses once it was read without a fault (`recipe.check_recipe`); launcher: an accelerate config's content."""
+    """What is examined. settings: of the recipe, as written, empty without one; launcher: what the accelerate config
+    `launcher_file` says."""
 
     recipe: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    config: Any = None
-    model: Any = None
     launcher: Mapping[str, Any] = field(default_factory=dict)
     launcher_file: str | None = None
 

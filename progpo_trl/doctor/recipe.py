@@ -47,7 +47,7 @@ def check_recipe(case: Case) -> Iterator[Finding]:
         # That there is none is a finding of its own, and would hide what else is wrong with the settings.
         words += ["--use_cpu", "true", "--bf16", "false", "--fp16", "false", "--tf32", "false"]
     try:
-        script, case.config, case.model = parse(words, "progpo doctor")
+        script, _, _ = parse(words, "progpo doctor")
         make_estimator(script.advantage, script.progress_fallback)
     except (SettingsError, ValueError, TypeError) as error:
         yield Finding(PROBLEM, "recipe", one_line(error), "change this setting; `progpo train --help` explains each")

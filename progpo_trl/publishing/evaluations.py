@@ -26,15 +26,16 @@ Content = Mapping[str, Any]
 def find_evaluations(run: Path, step: int | None = None) -> list[Path]:
     """The evaluation files in the folder of a run: those of `progpo evaluate`, else the training's own, of update
     `step` or else the newest."""
-    found = sorted(run.glob("evaluation*/evaluation.json"))
-    of_training = {
-        int(number): path
-        for path in run.glob("evaluation-*.json")
-        if (number := path.stem.removeprefix("evaluation-")).isdecimal()
-    }
-    if found or not of_training:
+    found, trained = sorted(run.glob("evaluation*/evaluation.json")), of_training(run)
+    if found or not trained:
         return found
-    return [of_training[step if step in of_training else max(of_training)]]
+    return [trained[step if step in trained else max(trained)]]
+
+
+def of_training(run: Path) -> dict[int, Path]:
+    """evaluation-<step>.json in the folder of a run, by step."""
+    numbered = ((path.stem.removeprefix("evaluation-"), path) for path in run.glob("evaluation-*.json"))
+    return {int(number): path for number, path in numbered if number.isdecimal()}
 
 
 def read(path: str | Path) -> dict[str, Any]:

@@ -25,6 +25,14 @@ class Base:
         """For prose, and where a setting names the model."""
         return self.hub or self.shipped or self.local or "unknown"
 
+    def doubts(self) -> list[str]:
+        """What a card warns of."""
+        if self.hub or self.shipped:
+            return []
+        if self.local:
+            return ["The base model is a folder of the author's machine, and is not published."]
+        return ["It is not recorded which model this was trained from."]
+
 
 def base_of(name: str | None, given: str | None = None) -> Base:
     """The base model `name` of a recipe or of an adapter; given: the id that the user says it has."""

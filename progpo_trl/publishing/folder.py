@@ -58,15 +58,17 @@ def prepare(
     base_model: str | None = None,
     license: str | None = None,
     config: str | Path | None = None,
+    facts: CardFacts | None = None,
 ) -> Prepared:
     """Write the folder `out` that stands for the run (or checkpoint) `run` on the Hub.
 
     repo: its id there, for the card; evaluation_files: default: what `find_evaluations` finds; base_model: the Hub
-    id of a base that is a local folder; config: the recipe, where the run has no config.yaml.
+    id of a base that is a local folder; config: the recipe, where the run has no config.yaml; facts: of the card, of
+    a run that has no recipe at all.
 
     `out` is written beside and renamed. Raises PublishError with one line that says what to do.
     """
-    source, out = _Source(Path(run), base_model, config), Path(out)
+    source, out = _Source(Path(run), base_model, config, facts), Path(out)
     _check_free(out, source.run)
     name = (repo or source.home.resolve().name).rpartition("/")[2]
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -85,23 +87,27 @@ def prepare(
 class _Source:
     """A run or one of its checkpoints: what is in it. run: the folder of the weights; home: of the run."""
 
-    def __init__(self, run: Path, base_model: str | None, config: str | Path | None):
+    def __init__(self, run: Path, base_model: str | None, config: str | Path | None, facts: CardFacts | None):
         if not run.is_dir():
             raise PublishError(f"{run}: there is no such folder")
         self.run = run
         is_checkpoint = run.resolve().name.startswith("checkpoint-") and not (run / RECIPE).is_file()
         self.home = run.resolve().parent if is_checkpoint else run
         self.config = Path(config) if config is not None else self.home / RECIPE
-        if not self.config.is_file():
-            raise PublishError(f"{self.config}: there is no such file; name the recipe of this run with --config FILE")
-        try:
-            self.settings: dict[str, Any] = load_recipe(self.config)
-        except (SettingsError, OSError) as error:
-            raise PublishError(one_line(error)) from error
+        self.facts = facts
+        self.settings: dict[str, Any] = {} if facts is not None else self._read_settings()
         self.adapter = (run / ADAPTER_CONFIG).is_file() and not (run / "config.json").is_file()
         self.files = self._files()
         self.base = self._base(base_model)
         self.summary = _read_json(self.home / "summary.json") if (self.home / "summary.json").is_file() else {}
+
+    def _read_settings(self) -> dict[str, Any]:
+        if not self.config.is_file():
+            raise PublishError(f"{self.config}: there is no such file; name the recipe of this run with --config FILE")
+        try:
+            return load_recipe(self.config)
+        except (SettingsError, OSError) as error:
+            raise PublishError(one_line(error)) from error
 
     @property
     def step(self) -> int | None:
@@ -172,11 +178,7 @@ def _write(source: _Source, new: Path, repo: str, name: str, evaluation_files, l
     names = source.public_names(repo)
     for path in source.files:
         _copy(path, new / path.name, names)
-    template = source.template()
-    if template is not None:
-        shutil.copyfile(template, new / PROMPT)
-    settings, left_out = _public_settings(source, names, name)
-    _write_recipe(source.config, new / RECIPE, settings, left_out)
+    settings = {} if source.facts is not None else _write_recipe(source, new, names, name)
     if evaluation_files is None:
         evaluation_files = source.evaluations()
     contents = [evaluations.read(path) for path in evaluation_files]
@@ -189,9 +191,8 @@ def _write(source: _Source, new: Path, repo: str, name: str, evaluation_files, l
         (new / ("evaluation.json" if i == 0 else f"evaluation-{i + 1}.json")).write_text(
             evaluations.to_json(content), encoding="utf-8"
         )
-    if not (source.base.hub or source.base.shipped):
-        doubts.append("The base model is a folder of the author's machine, and is not published.")
-    facts = CardFacts(
+    doubts = [*source.base.doubts(), *doubts]
+    facts = source.facts or CardFacts(
         name=name,
         repo=repo,
         adapter=source.adapter,
@@ -208,7 +209,7 @@ def _write(source: _Source, new: Path, repo: str, name: str, evaluation_files, l
         warnings=doubts,
     )
     (new / CARD).write_text(render(facts), encoding="utf-8")
-    return doubts
+    return facts.warnings
 
 
 def _copy(path: Path, target: Path, names: PublicNames) -> None:
@@ -251,17 +252,22 @@ def _is_place(value: Any) -> bool:
     return isinstance(value, str) and is_local_path(value)
 
 
-def _write_recipe(source: Path, target: Path, settings: dict[str, Any], left_out: list[str]) -> None:
-    """The settings under the comments at the head of the run's own file (its versions)."""
-    head = []
-    for line in source.read_text(encoding="utf-8").splitlines():
+def _write_recipe(source: _Source, new: Path, names: PublicNames, name: str) -> dict[str, Any]:
+    """Write the recipe, under the versions at the head of the run's own, and its prompt; returns its settings."""
+    template = source.template()
+    if template is not None:
+        shutil.copyfile(template, new / PROMPT)
+    settings, left_out = _public_settings(source, names, name)
+    versions = []
+    for line in source.config.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             break
-        head.append(line)
-    versions = [line for line in head if len(line.split()) == 3]
+        if len(line.split()) == 3:
+            versions.append(line)
     notes = [f"# left out, since it is of the author's machine: {key}" for key in left_out]
     body = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=119)
-    target.write_text("\n".join([*versions, *notes, "", body]), encoding="utf-8")
+    (new / RECIPE).write_text("\n".join([*versions, *notes, "", body]), encoding="utf-8")
+    return settings
 
 
 def _check_free(out: Path, run: Path) -> None:
