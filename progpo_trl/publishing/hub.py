@@ -16,9 +16,8 @@ def upload(
     token: default: the one of the login or of $HF_TOKEN. Raises PublishError with one line: what went wrong, what to
     do, and where the folder is.
     """
-    import httpx
     from huggingface_hub import CommitOperationAdd, HfApi, constants, get_token
-    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
     def failed(what: str) -> PublishError:
         return PublishError(f"{what}; nothing was uploaded, the prepared folder is {folder}")
@@ -30,17 +29,20 @@ def upload(
     api = HfApi(token=token, library_name="progpo_trl")
     try:
         address = api.create_repo(repo, private=private or None, exist_ok=True)
+        repo = address.repo_id  # with the user's name, where it was left out
         if private and not api.model_info(repo).private:
             raise failed(f"{repo} is there already and is public: make it private on the Hub, or leave out --private")
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         additions = [CommitOperationAdd(path.relative_to(folder).as_posix(), path) for path in files]
         api.create_commit(repo, additions, commit_message=message or "Upload a model trained with progpo_trl")
+    except PublishError:
+        raise
     except LocalTokenNotFoundError as error:
         raise failed("no Hugging Face token: run `hf auth login`, or set HF_TOKEN") from error
-    except (OfflineModeIsEnabled, httpx.TransportError) as error:
-        raise failed(f"the Hub cannot be reached ({one_line(error)}): try again when it can") from error
     except HfHubHTTPError as error:
         raise failed(_refused(error, repo)) from error
+    except (OfflineModeIsEnabled, HTTPError) as error:  # HTTPError: of the connection, whichever client is used
+        raise failed(f"the Hub cannot be reached ({one_line(error)}): try again when it can") from error
     except (ValueError, OSError) as error:
         raise failed(one_line(error)) from error
     return str(address)

@@ -75,6 +75,19 @@ class Publishing:
         )
         return facts, files
 
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """The repository is made with the first upload: a Hub that cannot be reached must not stop a training from
+        beginning. What can be known without asking it is said now."""
+        from huggingface_hub import constants, get_token
+
+        self.hub_model_id = self.args.hub_model_id or Path(self.args.output_dir).resolve().name
+        if not self.is_world_process_zero():
+            return
+        if constants.is_offline_mode():
+            logger.warning("push_to_hub: HF_HUB_OFFLINE is set, nothing will be uploaded")
+        elif not (token or self.args.hub_token or get_token()):
+            logger.warning("push_to_hub: there is no Hugging Face token; run `hf auth login` before the training ends")
+
     def push_to_hub(self, commit_message: str | None = "End of training", token: str | None = None, **unused: Any):
         """Save the model and publish it as `progpo publish` does. Returns its address (main process), else None.
 
@@ -141,8 +154,9 @@ class Publishing:
     def _upload(self, folder: Path, message: str | None, token: str | None) -> str:
         from progpo_trl.publishing.hub import upload
 
-        repo = self.hub_model_id or self.args.hub_model_id
-        if repo is None:
-            raise PublishError("push_to_hub: set hub_model_id to USER/NAME")
+        if self.hub_model_id is None:  # push_to_hub: false, and it was called all the same
+            self.init_hf_repo(token)
         token = token or self.args.hub_token
-        return upload(folder, repo, private=bool(self.args.hub_private_repo), token=token, message=message)
+        return upload(
+            folder, self.hub_model_id, private=bool(self.args.hub_private_repo), token=token, message=message
+        )

@@ -59,7 +59,7 @@ def test_what_is_published(kind, runs, published, capsys):
     assert scan(folder) == []
     for path in folder.iterdir():
         if path.suffix != ".safetensors":
-            assert str(runs) not in path.read_text() and "home-of-alice" not in path.read_text(), path
+            assert "home-of-alice" not in path.read_text(), path
     # again, to the default place: the listing has every file and its size
     assert main(["publish", str(runs / kind), "--dry-run"]) == 0
     out, err = capsys.readouterr()
@@ -317,6 +317,38 @@ def test_what_cannot_be_published(runs, tmp_path, capsys):
     (run / "config.yaml").unlink()
     assert "--config FILE" in said(run, "--dry-run")
     assert (tmp_path / "home" / "thesis.tex").read_text() == "x"
+
+
+def test_the_command_uploads_the_folder(hub, runs, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["publish", str(runs / "lora"), "--out", str(out), "--repo", "alice/lora"]) == 0
+    assert hub.files == {path.name: path.read_bytes() for path in out.iterdir()}
+    assert len(hub.commits) == 1
+    assert f"Published: {hub.url}/alice/lora" in capsys.readouterr().out
+    hub.failing["/commit/"] = (500, "try later")
+    assert main(["publish", str(runs / "lora"), "--out", str(out), "--repo", "alice/lora"]) == 2
+    err = capsys.readouterr().err.splitlines()[-1]
+    refused = "progpo publish: error: the Hub refused the upload (500: try later)"
+    assert err == f"{refused}; nothing was uploaded, the prepared folder is {out}"
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_training_that_pushes_gives_no_more_away(broken, hub, tmp_path, capsys):
+    if broken:
+        hub.failing["/commit/"] = (403, "read-only token")
+    words = ["train", "--config", "quickstart", *SHORT, "--output_dir", str(tmp_path / "run"), "--seed", "1"]
+    words += [*LORA, "--push_to_hub", "true", "--hub_model_id", "alice/pushed", "--save_every_generations", "1"]
+    assert main(words) == int(broken)
+    if broken:
+        assert "the training is done, the upload failed: the token may not write" in capsys.readouterr().err
+        assert (tmp_path / "run" / "adapter_model.safetensors").is_file()
+        return
+    assert set(hub.files) == FILES["lora"] | TOKENIZER | {"README.md", "config.yaml"}
+    assert hub.files["adapter_model.safetensors"] == (tmp_path / "run" / "adapter_model.safetensors").read_bytes()
+    assert hub.commits[-1] == "End of training"
+    assert "Training in progress, step 1" in hub.commits
+    assert str(tmp_path).encode() not in b"".join(hub.files.values())
+    assert not list((tmp_path / "run").glob(".publish*"))
 
 
 def test_the_run_has_our_card(runs):
