@@ -1,8 +1,9 @@
-"""A small Hub on 127.0.0.1: what `create_repo` and `create_commit` ask for, as the real one answers it."""
+"""A small Hub on 127.0.0.1: what uploads and downloads of a model ask for, as the real one answers it."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,7 +29,25 @@ class HubStub:
                 pass
 
             def do_GET(self):
-                self._answer(b"")
+                if "/resolve/" in self.path:
+                    self._file(self.path.rpartition("/resolve/")[2].partition("/")[2])
+                else:
+                    self._answer(b"")
+
+            do_HEAD = do_GET
+
+            def _file(self, name: str) -> None:
+                content = stub.files.get(name)
+                self.send_response(404 if content is None else 200)
+                self.send_header("X-Repo-Commit", "1" * 40)
+                if content is None:
+                    self.send_header("X-Error-Code", "EntryNotFound")
+                    content = b""
+                self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(content)
 
             def do_POST(self):
                 self._answer(self.rfile.read(int(self.headers.get("Content-Length", 0))))
@@ -86,4 +105,10 @@ class HubStub:
                 else:
                     self.commits.append(value["summary"])
             return 200, {"commitUrl": f"{self.url}/alice/agent/commit/1", "commitOid": "1" * 40, "hookOutput": ""}
-        return 200, {"id": "alice/agent", "private": self.private, "tags": [], "siblings": []}
+        return 200, {
+            "id": "alice/agent",
+            "private": self.private,
+            "tags": [],
+            "sha": "1" * 40,
+            "siblings": [{"rfilename": n} for n in self.files],
+        }

@@ -109,14 +109,22 @@ def test_the_snippet_of_the_card_loads_the_weights(kind, runs, published, monkey
     assert scope["tokenizer"]("go to bed 1")["input_ids"]
 
 
-def test_a_new_process_reproduces_every_game(published, tmp_path):
-    """From the folder alone, away from the run: the same record of every game."""
+def test_a_new_process_reproduces_every_game(published, tmp_path, hub, monkeypatch):
+    """From the folders alone, away from the runs, the same record of every game; and from the Hub, by its id."""
     code = (
         "import sys\nfrom progpo_trl.cli import main\nfor kind in ('full', 'lora'):\n"
         "    words = ['--model', sys.argv[1] + '/' + kind, '--temperatures', '0', '--out', sys.argv[2] + '/' + kind]\n"
         "    assert main(['evaluate', *words]) == 0\n"
+        "print('from the Hub')\n"
+        "assert main(['run', 'alice/lora', '--task', 'easy/valid_unseen/000001']) == 0\n"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(published), str(tmp_path)], cwd=tmp_path)
+    hub.files.update({path.name: path.read_bytes() for path in (published / "lora").iterdir()})
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    words = [sys.executable, "-W", "ignore", "-c", code, str(published), str(tmp_path)]
+    done = subprocess.run(words, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     assert done.returncode == 0
     for kind in KINDS:
         before, after = (json.loads((f / kind / "evaluation.json").read_text()) for f in (published, tmp_path))
@@ -125,6 +133,9 @@ def test_a_new_process_reproduces_every_game(published, tmp_path):
         assert len(after["games"]) == 6
         key = "adapter_sha256" if kind == "lora" else "weights_sha256"
         assert after["agent"][key] == before["agent"][key]
+    (game,) = [g for g in after["games"] if g["task_id"] == "easy/valid_unseen/000001"]
+    shown = done.stdout.partition("from the Hub")[2]
+    assert f"{'SOLVED' if game['success'] else 'not solved'}: {game['steps']} actions" in shown
 
 
 @pytest.mark.parametrize("kind", KINDS)
