@@ -67,6 +67,8 @@ def _publish(args: argparse.Namespace) -> int:
     print(f"  {'in all':<{width}}  {_size(sum(prepared.files.values())):>9}")
     for warning in prepared.warnings:
         print(f"warning (on the card, too): {printable(warning)}", file=sys.stderr)
+    if "evaluation.json" not in prepared.files:
+        print(f"measure it first: progpo evaluate {args.run_dir}", file=sys.stderr)
     if args.dry_run:
         print(f"\nNothing was uploaded; the folder is {prepared.folder}")
         return 0

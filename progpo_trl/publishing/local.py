@@ -5,7 +5,7 @@ from __future__ import annotations
 import netrc
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,26 +83,43 @@ def scan(folder: Path) -> list[str]:
     for path in sorted(folder.rglob("*")):
         if not path.is_file() or path.suffix not in _TEXT:
             continue
-        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
-            where = f"{path.relative_to(folder)}, line {number}"
-            found += [f"{where}: {what}" for what in _secrets_in(line, known)]
-            if path.name in _VOCABULARY:
-                paths: Iterable[str] = (place for place in places if place in line)
-            else:
-                paths = (match[0] for match in _PATH.finditer(line))
-            found += [f"{where}: the path {p}" for p in paths]
+        text = path.read_text(encoding="utf-8", errors="replace")
+        hits = dict(_secrets_in(text, known))
+        for position, place in _paths_in(text, places if path.name in _VOCABULARY else None):
+            hits.setdefault(position, f"the path {place}")
+        name, last, line = path.relative_to(folder), 0, 1
+        for position in sorted(hits):
+            line += text.count("\n", last, position)
+            last = position
+            found.append(f"{name}, line {line}: {hits[position]}")
     return found
 
 
-def _secrets_in(line: str, known: list[tuple[str, str]]) -> Iterator[str]:
+def _secrets_in(text: str, known: list[tuple[str, str]]) -> Iterator[tuple[int, str]]:
+    """(position, what it is)."""
+    taken: set[int] = set()  # ends of what was found: one secret is one finding
     for what, value in known:
-        if value in line:
-            yield what
-            return
+        start = text.find(value)
+        if start >= 0:
+            taken.add(start + len(value))
+            yield start, what
     for what, pattern in _SECRETS.items():
-        if pattern.search(line):
-            yield what
-            return
+        for match in pattern.finditer(text):
+            if match.end() not in taken:
+                taken.add(match.end())
+                yield match.start(), what
+
+
+def _paths_in(text: str, places: list[str] | None) -> Iterator[tuple[int, str]]:
+    """(position, path) of all absolute paths, or only of what lies in `places`."""
+    if places is None:
+        for match in _PATH.finditer(text):
+            yield match.start(), match[0]
+        return
+    for place in places:
+        start = text.find(place)
+        if start >= 0:
+            yield start, place
 
 
 def _known_secrets() -> Iterator[tuple[str, str]]:

@@ -227,7 +227,11 @@ def test_other_data_and_other_agents(runs, tmp_path):
     content["agent"]["settings"]["context"] = "window"
     other = tmp_path / "evaluation.json"
     other.write_text(json.dumps(content))
-    warnings = "\n".join(prepare(run, tmp_path / "out", evaluation_files=[other]).warnings)
+    own = runs / "full" / "evaluation" / "evaluation.json"
+    prepared = prepare(run, tmp_path / "out", evaluation_files=[own, other])
+    assert {"evaluation.json", "evaluation-2.json"} <= set(prepared.files)
+    assert (tmp_path / "out" / "README.md").read_text().count("Training seed: 0.") == 2
+    warnings = "\n".join(prepared.warnings)
     assert "on other data than the recipe's: level 'easy' trained, 'hard' evaluated" in warnings
     assert "context 'full' trained, 'window' evaluated" in warnings
     content["agent"]["kind"] = "expert"
