@@ -109,6 +109,7 @@ def test_the_snippet_of_the_card_loads_the_weights(kind, runs, published, monkey
     assert scope["tokenizer"]("go to bed 1")["input_ids"]
 
 
+@pytest.mark.slow
 def test_a_new_process_reproduces_every_game(published, tmp_path, hub, monkeypatch):
     """From the folders alone, away from the runs, the same record of every game; and from the Hub, by its id."""
     code = (
