@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
-from progpo_trl.actions import project
+from progpo_trl.actions import Projection, project
 from progpo_trl.contexts import FullContext, TurnView, WindowContext
 from progpo_trl.environments.base import Environment, Observation, StepResult, TaskSet, is_admissible
 from progpo_trl.episodes import Episode, Step, StopReason
@@ -70,11 +71,18 @@ def play(
     stop reason ENVIRONMENT_ERROR. on_done is called with every finished episode.
     """
     clock = clock or RolloutClock()
+    read_action = partial(project, action_format=action_format, fallback_characters=tasks.fallback_characters)
+
+    def finish(episode: Episode) -> None:
+        reported = {key for step in episode.steps for key in step.info}
+        episode.unreported = {key: value for key, value in tasks.unreported.items() if key not in reported}
+        on_done(episode)
+
     with clock.phase("environment"):
-        live = [one for e in episodes if (one := _start(e, tasks, on_done)) is not None]
+        live = [one for e in episodes if (one := _start(e, tasks, finish)) is not None]
     for _ in range(max_turns):
         with clock.phase("prompts"):
-            live = _write_prompts(live, context, max_turns, on_done)
+            live = _write_prompts(live, context, max_turns, finish)
         if not any_live(bool(live)):
             return
         with clock.phase("generation"):
@@ -83,14 +91,14 @@ def play(
             texts = decode([out.ids for out in outputs]) if outputs else []
         with clock.phase("environment"):
             turns = zip(live, outputs, texts, strict=True)
-            moved = [_move(one, output, text, action_format, step_limit) for one, output, text in turns]
+            moved = [_move(one, output, text, read_action, step_limit) for one, output, text in turns]
         for one, going in zip(live, moved, strict=True):
             if not going:
-                on_done(one.episode)
+                finish(one.episode)
         live = [one for one, going in zip(live, moved, strict=True) if going]
     for one in live:
         one.episode.stop_reason = StopReason.STEP_LIMIT
-        on_done(one.episode)
+        finish(one.episode)
 
 
 def _start(episode: Episode, tasks: TaskSet, on_done) -> _Live | None:
@@ -122,10 +130,12 @@ def _write_prompts(live: list[_Live], context, max_turns: int, on_done) -> list[
     return kept
 
 
-def _move(one: _Live, output: TurnOutput, text: str, action_format: str, step_limit: int) -> bool:
+def _move(
+    one: _Live, output: TurnOutput, text: str, read_action: Callable[[str], Projection], step_limit: int
+) -> bool:
     """Play one sampled turn; True while the episode goes on."""
     episode = one.episode
-    action, format_valid = project(text, action_format)
+    action, format_valid = read_action(text)
     admissible = is_admissible(action, one.admissible)
     step = Step(
         observation=one.observation,

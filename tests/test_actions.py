@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from progpo_trl.actions import FORMATS, MAX_ACTION_CHARACTERS, TAIL_CHARACTERS, Projection, project
+from progpo_trl.actions import FORMATS, MAX_ACTION_CHARACTERS, FALLBACK_CHARACTERS, Projection, project
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def defined(response: str) -> None:
         assert "<think>" in response.lower()
         assert not re.search("[\u4e00-\u9fff]", response)
     elif "<action>" not in response.lower():
-        assert len(action) <= TAIL_CHARACTERS
+        assert len(action) <= FALLBACK_CHARACTERS
 
 
 PIECES = ["<think>", "</think>", "<action>", "</action>", "<ACTION>", "</Action>", "<", ">", "/", "go to desk 1", " "]
