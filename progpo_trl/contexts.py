@@ -224,31 +224,41 @@ class _Context:
             return []
         return [np.array(ids, np.int32) for ids in self.tokenizer(texts, add_special_tokens=False)["input_ids"]]
 
-    def _cut_to_fit(
-        self, view: TurnView, ids: np.ndarray, prompt_of: Callable[[TurnView], np.ndarray]
-    ) -> np.ndarray | None:
+    def _cut_to_fit(self, view: TurnView, prompt_of: Callable[[TurnView], np.ndarray]) -> np.ndarray | None:
         """The prompt of `view` with less of its observation, and if that is not enough with fewer of its commands.
 
-        ids: the prompt that is too long; prompt_of: makes the prompt of a view. An observation is cut at its end,
-        where the ELLIPSIS is put; of the commands the first and the last ones stay. None where the template does not
-        allow it or what is left is still too long.
+        prompt_of: makes the prompt of a view. An observation is cut at its end, where the ELLIPSIS is put; of the
+        commands the first and the last ones stay. None where the template does not allow it or what is left is still
+        too long.
         """
         if not self.template.may_be_cut:
             return None
-        text = view.observation
-        tokens = max(1, len(self._tokenise([text])[0]))
-        # Tokens are not equally long, so what is over is taken off as often as it takes.
-        keep = tokens
-        while len(ids) > self.limit and keep > 0:
-            keep = max(0, keep - (len(ids) - self.limit))
-            short = text[: len(text) * keep // tokens] + ELLIPSIS
-            ids = prompt_of(replace(view, observation=short, cut=True))
-        commands = view.admissible or ()
-        while len(ids) > self.limit and commands:
-            left = len(commands) * 3 // 4
-            commands = commands[: (left + 1) // 2] + commands[len(commands) - left // 2 :]
-            ids = prompt_of(replace(view, observation=ELLIPSIS, admissible=commands, cut=True))
-        return ids if len(ids) <= self.limit else None
+        text, commands = view.observation, view.admissible or ()
+
+        def less_text(n: int) -> np.ndarray:
+            return prompt_of(replace(view, observation=text[:n] + ELLIPSIS, cut=True))
+
+        def fewer_commands(n: int) -> np.ndarray:
+            ends = commands[: n - n // 2] + commands[len(commands) - n // 2 :]
+            return prompt_of(replace(view, observation=ELLIPSIS, admissible=ends, cut=True))
+
+        ids = self._most_that_fits(less_text, len(text))
+        return self._most_that_fits(fewer_commands, len(commands)) if ids is None and commands else ids
+
+    def _most_that_fits(self, prompt_of: Callable[[int], np.ndarray], n: int) -> np.ndarray | None:
+        """The prompt of about as much of `n` as the limit allows, to a 64th; None where that of nothing is over it."""
+        best = prompt_of(0)
+        if len(best) > self.limit:
+            return None
+        low, high = 0, n
+        while high - low > max(1, n // 64):
+            middle = (low + high) // 2
+            ids = prompt_of(middle)
+            if len(ids) <= self.limit:
+                low, best = middle, ids
+            else:
+                high = middle
+        return best
 
 
 class WindowContext(_Context):
@@ -278,7 +288,7 @@ class WindowContext(_Context):
                 elif history > 0 and len(views[i].steps) > 0:
                     over.append(i)
                 else:
-                    out[i] = self._cut_to_fit(views[i], ids, lambda view: self._written([view], 0)[0])
+                    out[i] = self._cut_to_fit(views[i], lambda view: self._written([view], 0)[0])
             pending = over
             if not pending:
                 break
@@ -310,7 +320,7 @@ class FullContext(_Context):
         out = []
         for view in views:
             ids = self._extended(view)
-            out.append(ids if len(ids) <= self.limit else self._cut_to_fit(view, ids, self._extended))
+            out.append(ids if len(ids) <= self.limit else self._cut_to_fit(view, self._extended))
         return out
 
     def _extended(self, view: TurnView) -> np.ndarray:

@@ -3,8 +3,8 @@
     python -m progpo_trl.tiny_policy.make --out DIR
 
 writes DIR/base, DIR/base-hard and DIR/base-shop, which are shipped, and DIR/expert and DIR/shop-expert, which they
-start from. On one CPU core this takes some minutes. The same command gives the same weights, byte for byte, on the same
-machine and library versions.
+start from. On one CPU core this takes some minutes. The same command gives the same weights, byte for byte, on the
+same machine and library versions.
 """
 
 from __future__ import annotations

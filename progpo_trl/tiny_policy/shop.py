@@ -22,10 +22,12 @@ SHOP_SEEDS = range(1, 21)
 PRODUCTS = 400
 MAX_STEPS = 10
 
-# name -> (where it starts from, how it is trained), as in `make.STAGES`.
+P_RANDOM = 0.06
+
+# name -> (where it starts from, how it is trained), as in `make.STAGES`; p_expert is how careful the shopper is.
 STAGES: dict[str, tuple[str | None, Phase]] = {
-    "shop-expert": (None, Phase(0.85, 0.03, 1200, 16, 5e-3, 0.3, ("tiny",))),
-    "base-shop": ("shop-expert", Phase(0.5, 0.1, 300, 16, 2e-3, 0.1, ("tiny",))),
+    "shop-expert": (None, Phase(0.85, 0.03, 900, 16, 5e-3, 0.3, ("tiny",))),
+    "base-shop": ("shop-expert", Phase(0.45, 0.06, 150, 16, 2e-3, 0.1, ("tiny",))),
 }
 
 
@@ -42,11 +44,11 @@ def words() -> list[str]:
 
 
 def corpus(tasks: list[GeneratedWebshopTasks], seed: int, episodes: int) -> Iterator[str]:
-    """Texts for the tokenizer: prompts and commands of half-careful play."""
+    """Texts for the tokenizer: prompts and commands of half-careful, noisy play."""
     rng = random.Random(f"shop-corpus/{seed}")
     for _ in range(episodes):
         shop = rng.choice(tasks)
-        play = noisy_play(shop.make(), rng.choice(shop.task_ids()), 0.5, rng, 0.1)
+        play = noisy_play(shop.make(), rng.choice(shop.task_ids()), 0.5, rng, 0.3, 0.1)
         # The page after a purchase is never part of a prompt.
         yield from map(prompt, play.observations[: len(play.commands)])
         yield from play.commands
@@ -79,5 +81,5 @@ def traces(
     rng = random.Random(f"traces/{seed}")
     while True:
         shop = rng.choice(tasks)
-        play = noisy_play(shop.make(), rng.choice(shop.task_ids()), phase.p_expert, rng, phase.p_wrong)
+        play = noisy_play(shop.make(), rng.choice(shop.task_ids()), phase.p_expert, rng, P_RANDOM, phase.p_wrong)
         yield encoder(play.observations, play.commands, play.refused)

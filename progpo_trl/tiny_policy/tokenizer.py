@@ -88,9 +88,7 @@ def assemble(texts: Sequence[str], added: Sequence[str], n_merges: int) -> Qwen2
         vocab=vocab, merges=[tuple(pair) for pair in model["merges"]], unk_token=PAD, eos_token=END, pad_token=PAD
     )
     tokenizer.add_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL], special_tokens=True)
-    tokenizer.add_tokens(
-        [AddedToken(t, special=False, normalized=False) for t in (ACTION_OPEN, ACTION_CLOSE, *added)]
-    )
+    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in (ACTION_OPEN, ACTION_CLOSE, *added)])
     tokenizer.chat_template = CHAT_TEMPLATE
     tokenizer.model_max_length = MAX_LENGTH
     return tokenizer
