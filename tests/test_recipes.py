@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
+from progpo_trl.environments.webshop import GeneratedWebshopTasks
 from progpo_trl.settings import RECIPES, find_recipe, load_recipe, parse, recipes, summary
 
 NAMES = recipes()
@@ -142,6 +144,29 @@ def test_quickstart_is_what_its_header_says():
     assert model.model_name_or_path == "tiny"
     assert script.evaluate_around_training
     assert script.environment["eval_split"] != script.environment["split"]
+
+
+def test_the_tiny_shop_trains_two_generations(tmp_path):
+    """From the recipe to the summary, with its own policy in its own shop."""
+    import torch
+
+    from progpo_trl.train import main
+
+    torch.set_num_threads(1)
+    words = ["--max_generations", "2", "--groups_per_generation", "4", "--num_generations", "4", "--eval_tasks", "16"]
+    name = "webshop/tiny/progpo"
+    assert main(["--config", name, *ON_CPU, "--output_dir", str(tmp_path), *words]) == 0
+    found = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
+    assert found["success_before"]["n"] == found["success_after"]["n"] == 16
+    assert found["success_before_metrics"]["info/bought"] > 0.3
+    episodes = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(episodes) == 2 * 16
+    first = [episode["steps"][0] for episode in episodes]
+    assert sum(step["action"].startswith("search[") for step in first) > 20
+    assert all(step["observation"].startswith("WebShop [SEP] Instruction: [SEP] Buy a ") for step in first)
+    held_out = set(GeneratedWebshopTasks(400, level="tiny").task_ids("dev"))
+    assert not held_out & {episode["task_id"] for episode in episodes}
+    assert any(step["advantage"] for episode in episodes for step in episode["steps"])
 
 
 @pytest.mark.slow

@@ -22,12 +22,11 @@ SHOP_SEEDS = range(1, 21)
 PRODUCTS = 400
 MAX_STEPS = 10
 
-P_RANDOM = 0.06
-
-# name -> (where it starts from, how it is trained), as in `make.STAGES`; p_expert is how careful the shopper is.
+# name -> (where it starts from, how it is trained), as in `make.STAGES`; p_expert is how careful the shopper is,
+# p_wrong the share of refused commands and of random ones.
 STAGES: dict[str, tuple[str | None, Phase]] = {
-    "shop-expert": (None, Phase(0.85, 0.03, 900, 16, 5e-3, 0.3, ("tiny",))),
-    "base-shop": ("shop-expert", Phase(0.45, 0.06, 150, 16, 2e-3, 0.1, ("tiny",))),
+    "shop-expert": (None, Phase(0.95, 0.02, 1500, 16, 5e-3, 0.5, ("tiny",))),
+    "base-shop": ("shop-expert", Phase(0.45, 0.02, 100, 16, 1e-3, 0.5, ("tiny",))),
 }
 
 
@@ -81,5 +80,5 @@ def traces(
     rng = random.Random(f"traces/{seed}")
     while True:
         shop = rng.choice(tasks)
-        play = noisy_play(shop.make(), rng.choice(shop.task_ids()), phase.p_expert, rng, P_RANDOM, phase.p_wrong)
+        play = noisy_play(shop.make(), rng.choice(shop.task_ids()), phase.p_expert, rng, phase.p_wrong, phase.p_wrong)
         yield encoder(play.observations, play.commands, play.refused)
