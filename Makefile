@@ -1,13 +1,16 @@
 # Everything a fresh machine needs: `make quickstart` trains, `make test` tests. Each sets up its own environment.
 #
 #   SEED=1 make quickstart              another seed
-#   make test PYTEST_ARGS="-k grpo"     some tests
+#   make test PYTEST_ARGS="-k grpo"     some tests; WORKERS=1 runs them in one process
 #   make quickstart PIP_FLAGS="..."     options for pip, for example an index with CPU builds of torch
 
 SEED ?= 0
 VENV ?= .venv
 PIP_FLAGS ?=
 PYTEST_ARGS ?=
+# Test processes side by side, each with whole files; every one of them loads torch (about 1 GB).
+WORKERS ?= 2
+PYTEST := python -m pytest -n $(WORKERS) --dist loadfile
 
 # The first Python >= 3.11 on PATH; PYTHON=... chooses another.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -34,23 +37,29 @@ quickstart: $(VENV)/.installed ## train the tiny agent on this CPU and show what
 	$(VENV)/bin/progpo train --config recipes/quickstart.yaml --seed $(SEED) --output_dir runs/quickstart-seed$(SEED)
 
 test: $(VENV)/.installed-dev ## run all tests that this machine can run
-	WANDB_MODE=offline $(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+	WANDB_MODE=offline $(VENV)/bin/$(PYTEST) $(PYTEST_ARGS)
 
-test-oldest: $(VENV)-oldest/.installed ## run the trainer's tests with the oldest transformers we support
-	WANDB_MODE=offline $(VENV)-oldest/bin/python -m pytest $(OLDEST_TESTS) $(PYTEST_ARGS)
+test-oldest: $(VENV)-oldest/.installed ## run the trainer's quick tests with the oldest transformers we support
+	WANDB_MODE=offline $(VENV)-oldest/bin/$(PYTEST) -m "not slow" $(OLDEST_TESTS) $(PYTEST_ARGS)
 
 test-alfworld: $(VENV)-alfworld/.installed ## compare with the real ALFWorld engine (compiles its planner)
 	$(VENV)-alfworld/bin/python -m pytest -m alfworld $(PYTEST_ARGS)
+
+test-launchers: $(VENV)-launchers/.installed ## train under ZeRO-2 and ZeRO-3 on this CPU (installs deepspeed)
+	$(VENV)-launchers/bin/python -m pytest -m launchers $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev ## check style
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
-benchmark: $(VENV)/.installed-dev ## measure the environment engine and the trainer's overhead
-	set -e; for script in benchmarks/*.py; do $(VENV)/bin/python $$script; done
+# What needs no GPU and no data; each script's own help says more.
+BENCHMARKS := alfworld_engine webshop_engine advantages training_breakdown generation update_cost update_memory
+
+benchmark: $(VENV)/.installed-dev ## measure environments, credit assignment, generation and the update on this CPU
+	set -e; for name in $(BENCHMARKS); do $(VENV)/bin/python benchmarks/$$name.py; done
 
 clean: ## remove environments, caches and builds (runs/ stays)
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-alfworld build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-alfworld $(VENV)-launchers build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ---- environments --------------------------------------------------------------------------------------------------
@@ -80,4 +89,10 @@ $(VENV)-oldest/.installed: pyproject.toml constraints.txt | $(VENV)-oldest/bin/p
 $(VENV)-alfworld/.installed: pyproject.toml constraints.txt | $(VENV)-alfworld/bin/python
 	$(VENV)-alfworld/bin/python -m pip install --quiet $(PIP_FLAGS) --constraint constraints.txt \
 		--editable ".[dev,alfworld]"
+	touch $@
+
+# DeepSpeed compiles nothing here: its CPU path needs none of its kernels.
+$(VENV)-launchers/.installed: pyproject.toml constraints.txt | $(VENV)-launchers/bin/python
+	DS_BUILD_OPS=0 $(VENV)-launchers/bin/python -m pip install --quiet $(PIP_FLAGS) --constraint constraints.txt \
+		--editable ".[dev,deepspeed]"
 	touch $@

@@ -72,6 +72,12 @@ def _parser(chosen: list[str]) -> argparse.ArgumentParser:
         index = steps.add_parser("index", help=about, description=f"{about.capitalize()}; `store:` of the task sets.")
         store.add_arguments(index)
         index.set_defaults(run=store.run)
+    play = commands.add_parser("play", help="play an environment's episodes by hand, in the terminal or on a page")
+    if chosen == ["play"]:
+        from progpo_trl.play import command as play_command
+
+        play_command.add_arguments(play)
+        play.set_defaults(run=play_command.run)
     explain = commands.add_parser("explain", help="say why each step of a group of episodes got its advantage")
     if chosen == ["explain"]:
         from progpo_trl import explain_command

@@ -7,15 +7,13 @@ import os
 import warnings
 from dataclasses import dataclass, field
 
-from transformers.trainer_utils import IntervalStrategy
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from trl import GRPOConfig
 
+from progpo_trl.checkpoint_files import generation_updates
+from progpo_trl.config_refusals import refuse_unproven
 from progpo_trl.episodes import INVALID_ACTION_PENALTY
 from progpo_trl.settings_ranges import check_ranges
-
-# Loss types whose gradient is proven equal to an independent reference for uneven rows, by
-# tests/trainer/test_gradients.py.
-PROVEN_LOSSES = ("dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo")
 
 
 @dataclass
@@ -38,7 +36,7 @@ class MultiTurnGRPOConfig(GRPOConfig):
         default="token_truncate",
         metadata={
             "help": "As in TRL. Default differs: 'sequence_mask' sums log-ratios over a row, and long multi-turn rows "
-            "would tend to be masked whole."
+            "would tend to be masked whole; 'token_truncate' bounds each token's ratio by itself."
         },
     )
 
@@ -76,6 +74,29 @@ class MultiTurnGRPOConfig(GRPOConfig):
     episodes_per_forward: int | None = field(
         default=None,
         metadata={"help": "Episodes decoded together on one device (bounds the KV cache). Default: all of them."},
+    )
+    rollout_schedule: str = field(
+        default="lockstep",
+        metadata={
+            "help": "'lockstep' samples one turn of all live episodes at a time, on every backend. 'streaming', for a "
+            "vLLM server: every process sends its own requests, one per turn of an episode, and no episode waits for "
+            "the slowest of its turn.",
+            "choices": ["lockstep", "streaming"],
+        },
+    )
+    max_concurrent_requests: int = field(
+        default=64, metadata={"help": "Requests of one process under way at once when rollouts stream."}
+    )
+    vllm_request_timeout: float = field(
+        default=600.0,
+        metadata={"help": "Seconds to wait for the answer to one request when rollouts stream."},
+    )
+    vllm_request_retries: int = field(
+        default=5,
+        metadata={
+            "help": "How often a request that failed (server error, lost connection, timeout) is sent again when "
+            "rollouts stream, before the run stops."
+        },
     )
     environment_retries: int = field(
         default=1, metadata={"help": "How often an episode whose environment raised an error is played again."}
@@ -153,12 +174,20 @@ class MultiTurnGRPOConfig(GRPOConfig):
     def __post_init__(self):
         check_ranges(self)
         _resolve_batches(self)
+        wants_best = self.load_best_model_at_end or self.save_strategy == SaveStrategy.BEST
+        if wants_best and self.metric_for_best_model is None:
+            self.metric_for_best_model = "success"  # TRL's evaluation loss says nothing here, and there is none
+        # transformers compares save_steps with eval_steps at once; they are what they will be only further down.
+        best, self.load_best_model_at_end = self.load_best_model_at_end, False
+        _resolve_precision(self)
         super().__post_init__()
+        self.load_best_model_at_end = best
         _resolve_generations(self)
+        _check_best(self)
         if self.ddp_find_unused_parameters is None:
             # Every parameter takes part in every forward here; transformers' default would search for idle ones.
             self.ddp_find_unused_parameters = False
-        _refuse_unproven(self)
+        refuse_unproven(self)
 
 
 def _resolve_batches(config: MultiTurnGRPOConfig) -> None:
@@ -206,6 +235,16 @@ def _resolve_batches(config: MultiTurnGRPOConfig) -> None:
     config.gradient_accumulation_steps = 1
 
 
+def _resolve_precision(config: MultiTurnGRPOConfig) -> None:
+    """`bf16: false` means float32 also where an accelerate config says `mixed_precision: bf16`.
+
+    The launcher hands its setting over in the environment, and transformers lets it win over a `bf16: false`: the
+    passes would run in bfloat16 all the same, and DeepSpeed would stop over the contradiction.
+    """
+    if config.bf16 is False and not config.fp16 and "ACCELERATE_MIXED_PRECISION" in os.environ:
+        os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
+
+
 def _world_size() -> int:
     # TrainingArguments knows the world size only after its __post_init__, which needs the batch fields set here.
     return int(os.environ.get("WORLD_SIZE", 1))
@@ -223,12 +262,22 @@ def _resolve_generations(config: MultiTurnGRPOConfig) -> None:
             f"steps_per_generation * num_iterations ({slices}) must be a multiple of gradient_accumulation_steps "
             f"({config.gradient_accumulation_steps}), or an optimizer step would mix two generations"
         )
-    updates = slices // config.gradient_accumulation_steps
+    updates = generation_updates(config)
     if config.max_generations is not None:
         if config.max_steps > 0 and config.max_steps != config.max_generations * updates:
             raise ValueError("give max_generations or max_steps, not both")
         config.max_steps = config.max_generations * updates
+    elif config.max_steps > 0 and config.max_steps % updates:
+        rounded = math.ceil(config.max_steps / updates) * updates
+        warnings.warn(
+            f"max_steps={config.max_steps} lies inside a generation ({updates} optimizer steps): training ends at "
+            f"step {rounded} instead",
+            stacklevel=4,
+        )
+        config.max_steps = rounded
     if config.save_every_generations is not None:
+        if config.save_strategy in (SaveStrategy.BEST, SaveStrategy.EPOCH):
+            raise ValueError(f"give save_every_generations or save_strategy: {config.save_strategy.value}, not both")
         config.save_strategy = IntervalStrategy.STEPS
         config.save_steps = config.save_every_generations * updates
     elif config.save_strategy == IntervalStrategy.STEPS:
@@ -265,54 +314,26 @@ def _on_boundary(config: MultiTurnGRPOConfig, kind: str, updates: int, what: str
     return rounded
 
 
-def _refuse_unproven(config: MultiTurnGRPOConfig) -> None:
-    """Refuse settings that would train on something else than they say; each error names the alternative."""
-    refusals = [
-        (
-            config.loss_type not in PROVEN_LOSSES,
-            f"loss_type={config.loss_type!r} is not proven exact for rows of uneven number and length; "
-            f"use one of {', '.join(PROVEN_LOSSES)} ('dapo' is the papers' token mean)",
-        ),
-        (
-            config.scale_rewards != "group",
-            "scale_rewards has no effect on a replaced advantage step; use `advantage: {name: grpo, norm: mean}` for "
-            "advantages without the standard deviation",
-        ),
-        (
-            config.multi_objective_aggregation != "sum_then_normalize",
-            "multi_objective_aggregation has no effect here: reward functions add to the return; use reward_weights, "
-            "or override compute_advantages()",
-        ),
-        (
-            config.entropy_coef != 0.0 or config.use_adaptive_entropy,
-            "TRL's entropy bonus is a mean over one micro-batch, so it would depend on rows_per_forward; "
-            "leave entropy_coef=0 and use_adaptive_entropy=False, and raise epsilon_high to keep entropy up",
-        ),
-        (
-            config.top_entropy_quantile < 1.0,
-            "top_entropy_quantile takes its threshold per micro-batch, so it would depend on rows_per_forward; "
-            "leave it at 1.0",
-        ),
-        (
-            config.mask_truncated_completions,
-            "mask_truncated_completions judges a row by its last token, which is the environment's in multi-turn "
-            "rows; leave it False: an episode cut by a limit counts as a failure",
-        ),
-        (
-            config.num_generations_eval is not None,
-            "num_generations_eval is not used: the evaluation plays every task of the panel once per sampling seed; "
-            "remove it",
-        ),
-        (
-            config.max_tool_calling_iterations is not None,
-            "max_tool_calling_iterations belongs to TRL's tool loop; use max_turns",
-        ),
-        (
-            config.use_vllm and config.vllm_enable_sleep_mode,
-            "vllm_enable_sleep_mode would put the engine to sleep and re-sync all weights after EVERY turn; leave it "
-            "off and lower vllm_gpu_memory_utilization",
-        ),
-    ]
-    for refused, message in refusals:
-        if refused:
-            raise ValueError(message)
+def _check_best(config: MultiTurnGRPOConfig) -> None:
+    """Without an evaluation before a checkpoint nobody knows whether it is the best."""
+    if config.save_strategy == SaveStrategy.BEST and config.eval_strategy == IntervalStrategy.NO:
+        raise ValueError("save_strategy: best needs evaluations: set eval_every_generations")
+    if not config.load_best_model_at_end or config.save_strategy == SaveStrategy.BEST:
+        return
+    fitting = config.save_strategy == config.eval_strategy != IntervalStrategy.NO
+    if fitting and config.save_strategy == SaveStrategy.STEPS:
+        fitting = config.save_steps % config.eval_steps == 0
+    if not fitting:
+        updates = generation_updates(config)
+        raise ValueError(
+            "load_best_model_at_end needs an evaluation before every checkpoint: checkpoints are saved "
+            f"{_how_often(config.save_strategy, config.save_steps, updates)}, evaluations take place "
+            f"{_how_often(config.eval_strategy, config.eval_steps, updates)}; set save_every_generations to "
+            "eval_every_generations or a multiple of it"
+        )
+
+
+def _how_often(strategy: IntervalStrategy | SaveStrategy, steps: float, updates: int) -> str:
+    if strategy == "steps":
+        return f"every {steps // updates:g} generation(s)"
+    return "never" if strategy == "no" else f"every {strategy.value}"

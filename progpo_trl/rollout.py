@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
@@ -19,6 +20,14 @@ from progpo_trl.generation import TurnOutput
 # (live episodes of this process, their prompt ids) -> one output each. On backends that need it, all processes call
 # it together, some with no episodes.
 GenerateTurn = Callable[[Sequence[Episode], Sequence[np.ndarray]], list[TurnOutput]]
+
+
+class TurnRequests(Protocol):
+    """Turns asked for one by one: answers come back in the order they are ready, each with the episode it is for."""
+
+    def send(self, episode: Episode, prompt_ids: np.ndarray) -> None: ...
+
+    def receive(self) -> tuple[Episode, TurnOutput]: ...
 
 
 @dataclass
@@ -71,13 +80,7 @@ def play(
     stop reason ENVIRONMENT_ERROR. on_done is called with every finished episode.
     """
     clock = clock or RolloutClock()
-    read_action = partial(project, action_format=action_format, fallback_characters=tasks.fallback_characters)
-
-    def finish(episode: Episode) -> None:
-        reported = {key for step in episode.steps for key in step.info}
-        episode.unreported = {key: value for key, value in tasks.unreported.items() if key not in reported}
-        on_done(episode)
-
+    read_action, finish = _reader(tasks, action_format), _finisher(tasks, on_done)
     with clock.phase("environment"):
         live = [one for e in episodes if (one := _start(e, tasks, finish)) is not None]
     for _ in range(max_turns):
@@ -87,18 +90,88 @@ def play(
             return
         with clock.phase("generation"):
             outputs = generate([one.episode for one in live], [one.prompt for one in live])
-        with clock.phase("decoding"):
-            texts = decode([out.ids for out in outputs]) if outputs else []
-        with clock.phase("environment"):
-            turns = zip(live, outputs, texts, strict=True)
-            moved = [_move(one, output, text, read_action, step_limit) for one, output, text in turns]
-        for one, going in zip(live, moved, strict=True):
-            if not going:
-                finish(one.episode)
-        live = [one for one, going in zip(live, moved, strict=True) if going]
+        live = _play_turns(live, outputs, decode, read_action, step_limit, clock, finish)
     for one in live:
-        one.episode.stop_reason = StopReason.STEP_LIMIT
-        finish(one.episode)
+        _stop_at_limit(one, finish)
+
+
+def play_streaming(
+    episodes: Sequence[Episode],
+    tasks: TaskSet,
+    context: WindowContext | FullContext,
+    requests: TurnRequests,
+    decode: Callable[[list[np.ndarray]], list[str]],
+    *,
+    max_turns: int,
+    step_limit: int,
+    action_format: str,
+    clock: RolloutClock | None = None,
+    on_done: Callable[[Episode], None] = lambda episode: None,
+) -> None:
+    """As `play`, but no episode waits for another: its next request goes out once its environment has answered.
+
+    Environments are reset and stepped one at a time in the calling thread; only requests run beside each other.
+    Nothing here is collective: each process plays its own episodes at its own pace.
+    """
+    clock = clock or RolloutClock()
+    read_action, finish = _reader(tasks, action_format), _finisher(tasks, on_done)
+    asked: dict[int, _Live] = {}
+
+    def ask(one: _Live) -> None:
+        with clock.phase("prompts"):
+            kept = _write_prompts([one], context, max_turns, finish)
+        for one in kept:
+            asked[id(one.episode)] = one
+            requests.send(one.episode, one.prompt)
+
+    for episode in episodes:
+        with clock.phase("environment"):
+            one = _start(episode, tasks, finish)
+        if one is not None:
+            ask(one)
+    while asked:
+        with clock.phase("generation"):
+            episode, output = requests.receive()
+        one = asked.pop(id(episode))
+        going = _play_turns([one], [output], decode, read_action, step_limit, clock, finish)
+        if going and len(episode.steps) < max_turns:
+            ask(one)
+        elif going:
+            _stop_at_limit(one, finish)
+
+
+def _reader(tasks: TaskSet, action_format: str) -> Callable[[str], Projection]:
+    """How the action is read from a response."""
+    return partial(project, action_format=action_format, fallback_characters=tasks.fallback_characters)
+
+
+def _finisher(tasks: TaskSet, on_done: Callable[[Episode], None]) -> Callable[[Episode], None]:
+    """`on_done`, after what the episode never reported is noted."""
+
+    def finish(episode: Episode) -> None:
+        reported = {key for step in episode.steps for key in step.info}
+        episode.unreported = {key: value for key, value in tasks.unreported.items() if key not in reported}
+        on_done(episode)
+
+    return finish
+
+
+def _play_turns(live, outputs, decode, read_action, step_limit: int, clock, on_done) -> list[_Live]:
+    """Play one sampled turn of each of `live`; those that go on."""
+    with clock.phase("decoding"):
+        texts = decode([out.ids for out in outputs]) if outputs else []
+    with clock.phase("environment"):
+        turns = zip(live, outputs, texts, strict=True)
+        moved = [_move(one, output, text, read_action, step_limit) for one, output, text in turns]
+    for one, going in zip(live, moved, strict=True):
+        if not going:
+            on_done(one.episode)
+    return [one for one, going in zip(live, moved, strict=True) if going]
+
+
+def _stop_at_limit(one: _Live, on_done) -> None:
+    one.episode.stop_reason = StopReason.STEP_LIMIT
+    on_done(one.episode)
 
 
 def _start(episode: Episode, tasks: TaskSet, on_done) -> _Live | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import yaml
 
+from progpo_trl import atomic
 from progpo_trl.settings_sections import (
     DEFAULT_ESTIMATOR,
     SECTIONS,
@@ -39,9 +40,8 @@ from progpo_trl.settings_values import (
 )
 
 if TYPE_CHECKING:
-    from trl import ModelConfig
-
     from progpo_trl.config import MultiTurnGRPOConfig
+    from progpo_trl.model_arguments import ModelArguments
 
 __all__ = ["ScriptArguments", "SettingsError", "dump", "find_recipe", "load_recipe", "parse", "recipes"]
 
@@ -52,6 +52,7 @@ RECIPES = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.
 # What people write who know other trainers, and what to write here.
 _HINTS = {
     "lr": "it is learning_rate",
+    "resume": "go on from the newest checkpoint of output_dir with --resume_from_checkpoint last",
     "model": "it is model_name_or_path",
     "batch_size": "set groups_per_generation and updates_per_generation",
     "env": "set environment variables in the shell, for example WANDB_PROJECT=agents progpo train ...",
@@ -98,7 +99,7 @@ class ScriptArguments:
 
 def parse(
     argv: Sequence[str] | None = None, prog: str = "progpo train"
-) -> tuple[ScriptArguments, MultiTurnGRPOConfig, ModelConfig]:
+) -> tuple[ScriptArguments, MultiTurnGRPOConfig, ModelArguments]:
     """The dataclasses for `argv` (default: this process's arguments): `--config FILE` and overrides.
 
     `--help` prints every setting and exits. Anything wrong raises SettingsError with a one-line message.
@@ -197,12 +198,13 @@ def _put(settings: dict[str, Setting], path: list[str], setting: Setting, name: 
 
 def _build(
     settings: dict[str, Setting], config: str | None
-) -> tuple[ScriptArguments, MultiTurnGRPOConfig, ModelConfig]:
-    from trl import ModelConfig, TrlParser
+) -> tuple[ScriptArguments, MultiTurnGRPOConfig, ModelArguments]:
+    from trl import TrlParser
 
     from progpo_trl.config import MultiTurnGRPOConfig
+    from progpo_trl.model_arguments import ModelArguments
 
-    classes = (ScriptArguments, MultiTurnGRPOConfig, ModelConfig)
+    classes = (ScriptArguments, MultiTurnGRPOConfig, ModelArguments)
     fields = {f.name: (f, get_type_hints(cls)[f.name]) for cls in classes for f in dataclasses.fields(cls) if f.init}
     settings = dict(_without_negations(settings, fields))
     for name, setting in settings.items():
@@ -271,8 +273,10 @@ def dump(script: ScriptArguments, path: str | Path) -> None:
     Secrets such as hub_token are left out.
     """
     lines = [f"# {name} {version}" for name, version in versions().items()]
-    body = yaml.safe_dump(_without_secrets(script.asked), sort_keys=False, allow_unicode=True, width=119)
-    Path(path).write_text("\n".join([*lines, "", body]), encoding="utf-8")
+    # Where this process began is not what the run is: the file is the same for a run that was resumed.
+    asked = {name: value for name, value in script.asked.items() if name != "resume_from_checkpoint"}
+    body = yaml.safe_dump(_without_secrets(asked), sort_keys=False, allow_unicode=True, width=119)
+    atomic.write_text(path, "\n".join([*lines, "", body]))
 
 
 def versions() -> dict[str, str]:

@@ -29,9 +29,10 @@ every depth."""
 
 def print_help(prog: str) -> None:
     """Print the complete help to standard output."""
-    from trl import GRPOConfig, ModelConfig
+    from trl import GRPOConfig
 
     from progpo_trl.config import MultiTurnGRPOConfig
+    from progpo_trl.model_arguments import ModelArguments
     from progpo_trl.settings import ScriptArguments
 
     ours = [f for f in dataclasses.fields(MultiTurnGRPOConfig) if f.name in MultiTurnGRPOConfig.__annotations__]
@@ -40,7 +41,7 @@ def print_help(prog: str) -> None:
     _fields("Run", ScriptArguments, dataclasses.fields(ScriptArguments))
     _sections()
     _fields("Multi-turn training", MultiTurnGRPOConfig, ours)
-    _fields("Model (TRL's ModelConfig)", ModelConfig, dataclasses.fields(ModelConfig))
+    _fields("Model (TRL's ModelConfig)", ModelArguments, dataclasses.fields(ModelArguments))
     _fields("Training (TRL's GRPOConfig and transformers' TrainingArguments)", MultiTurnGRPOConfig, rest)
 
 

@@ -77,6 +77,9 @@ _RANGES = {
     "max_context_length": _OPTIONAL_COUNT,
     "episodes_per_forward": _OPTIONAL_COUNT,
     "environment_retries": Range(0),
+    "max_concurrent_requests": _COUNT,
+    "vllm_request_timeout": Range(0, above=True),
+    "vllm_request_retries": Range(0),
     "max_dropped_fraction": Range(0, 1),
     "eval_tasks": _OPTIONAL_COUNT,
 }
@@ -84,6 +87,8 @@ _RANGES = {
 _CHOICES = {
     "context": ("window", "full"),
     "invalid_action": ("format", "admissible", "either"),
+    "rollout_schedule": ("lockstep", "streaming"),
+    "vllm_mode": ("colocate", "server"),
     "importance_sampling_level": ("token", "sequence"),
 }
 

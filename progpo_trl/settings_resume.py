@@ -2,107 +2,112 @@
 
 from __future__ import annotations
 
-import json
-import re
 import warnings
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from progpo_trl.settings_values import SettingsError, one_line
+from progpo_trl.checkpoint_files import (
+    PREFIX,
+    STATE,
+    checkpoint_fault,
+    checkpoint_step,
+    generation_updates,
+    newest_complete,
+    numbered,
+    read_manifest,
+    recover,
+)
+from progpo_trl.settings_values import SettingsError
 
 if TYPE_CHECKING:
     from progpo_trl.config import MultiTurnGRPOConfig
 
-_STATE = "trainer_state.json"
-# Weights of a whole model, of an adapter, and the folders and files of FSDP and DeepSpeed.
-_WEIGHTS = re.compile(r"(model|pytorch_model|adapter_model).*\.(safetensors|bin)|pytorch_model_fsdp.*|global_step\d+")
-_SHARDS = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+# What a person adds to the command of a run to go on with it.
+RESUME = ("--resume_from_checkpoint", "last")
 
 
 def resume_checkpoint(args: MultiTurnGRPOConfig) -> str | None:
-    """The folder to resume from, or None to start anew; `last` (or true) is the newest complete one in output_dir."""
+    """The folder to resume from, or None to start anew; `last` (or true) is the newest complete one in output_dir.
+
+    A run that was trained to its end but not finished (its model not saved, say) is resumed at its last step.
+    """
     asked = args.resume_from_checkpoint
-    word = str(asked).lower()
-    if word in ("none", "false", "no"):
+    recover(args.output_dir)
+    if str(asked).lower() in ("none", "false", "no"):
         # Another run's checkpoints in the same place would later pass for this one's.
-        if earlier := sorted(p.name for p in Path(args.output_dir).glob("checkpoint-*")):
+        if earlier := [path.name for path in numbered(args.output_dir).values()]:
             raise SettingsError(
                 f"output_dir {args.output_dir} holds checkpoints of an earlier run ({earlier[0]}, ...): go on from "
-                "them with --resume_from_checkpoint last, or choose another output_dir"
+                f"them with {' '.join(RESUME)}, or choose another --output_dir"
             )
         return None
-    if word in ("last", "true"):
+    path = find_checkpoint(asked, args)
+    step = checkpoint_step(path)
+    if 0 < args.max_steps < step or (step == args.max_steps and _finished(path, Path(args.output_dir))):
+        updates = generation_updates(args)
+        raise SettingsError(
+            f"resume_from_checkpoint: {path} is at step {step} and max_steps is {args.max_steps}: nothing is left to "
+            f"train; to train on, raise it: --max_generations {step // updates + 1} or more"
+        )
+    return str(path)
+
+
+def find_checkpoint(asked: str | bool, args: MultiTurnGRPOConfig) -> Path:
+    """The checkpoint that `asked` means: a folder, or `last` (or true). SettingsError when it cannot be resumed."""
+    recover(args.output_dir)
+    if str(asked).lower() in ("last", "true"):
         path, skipped = newest_complete(args.output_dir)
         listed = "; ".join(f"{folder.name}: {fault}" for folder, fault in skipped)
         if path is None:
             which = f"no complete checkpoint in {args.output_dir} ({listed})"
             if not skipped:
                 which = f"no checkpoint in {args.output_dir}"
-            raise SettingsError(f"resume_from_checkpoint: there is {which}; to start anew, leave it out")
+            raise SettingsError(
+                f"resume_from_checkpoint: there is {which}; to start anew, leave resume_from_checkpoint out"
+            )
         if skipped:
             warnings.warn(f"resuming from {path.name}; newer checkpoints cannot be used ({listed})", stacklevel=2)
     else:
         path = Path(asked)
         if fault := checkpoint_fault(path):
-            raise SettingsError(f"resume_from_checkpoint: {path}: {fault}")
-    step = json.loads((path / _STATE).read_text(encoding="utf-8"))["global_step"]
-    if 0 < args.max_steps <= step:
-        raise SettingsError(
-            f"resume_from_checkpoint: {path} is at step {step} and max_steps is {args.max_steps}: nothing is left to "
-            "train; raise max_generations or max_steps"
+            raise SettingsError(f"resume_from_checkpoint: {path}: {fault}{_instead(path, args)}")
+    if fault := _unfit(path, args):
+        raise SettingsError(f"resume_from_checkpoint: {path}: {fault}")
+    return path
+
+
+def _unfit(path: Path, args: MultiTurnGRPOConfig) -> str | None:
+    """Why a run cannot go on exactly from a checkpoint that is complete, or None."""
+    step, updates = checkpoint_step(path), generation_updates(args)
+    manifest = read_manifest(path)
+    made_with = manifest.get("updates_per_generation", updates)
+    if made_with != updates:
+        return (
+            f"was made with {made_with} optimizer steps per generation, these settings take {updates}: keep the "
+            "batch settings of the run (its config.yaml has them)"
         )
-    return str(path)
-
-
-def newest_complete(folder: str | Path) -> tuple[Path | None, list[tuple[Path, str]]]:
-    """The newest complete checkpoint in a folder, and the newer ones that are not, each with what is wrong."""
-    found = {}
-    for path in Path(folder).glob("checkpoint-*"):
-        if path.is_dir() and (number := path.name.removeprefix("checkpoint-")).isdecimal():
-            found[int(number)] = path
-    skipped = []
-    for _, path in sorted(found.items(), reverse=True):
-        fault = checkpoint_fault(path)
-        if fault is None:
-            return path, skipped
-        skipped.append((path, fault))
-    return None, skipped
-
-
-def checkpoint_fault(path: Path) -> str | None:
-    """What keeps `path` from being resumed from, or None. Reads headers, not weights."""
-    if not path.is_dir():
-        return "there is no such folder"
-    try:
-        # Written last: without it the run ended while the checkpoint was being saved.
-        state = json.loads((path / _STATE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return f"is no complete checkpoint: {_STATE} is missing"
-    except (OSError, ValueError) as error:
-        return f"{_STATE} cannot be read: {one_line(error)}"
-    if not isinstance(state, dict) or not isinstance(state.get("global_step"), int):
-        return f"{_STATE} states no global_step"
-    # PEFT keeps adapters with names of their own one folder deeper.
-    files = [*path.iterdir(), *(file for folder in path.iterdir() if folder.is_dir() for file in folder.iterdir())]
-    if not any(_WEIGHTS.fullmatch(file.name) for file in files):
-        return "there are no weights in it"
-    return next((fault for file in files if (fault := _file_fault(file))), None)
-
-
-def _file_fault(file: Path) -> str | None:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        if file.name in _SHARDS:
-            shards = set(json.loads(file.read_text(encoding="utf-8"))["weight_map"].values())
-            missing = sorted(shard for shard in shards if not (file.parent / shard).is_file())
-            return f"{', '.join(missing)} is missing" if missing else None
-        if file.suffix == ".safetensors":
-            with safe_open(file, framework="pt"):  # compares the size that the header states with the file's
-                return None
-        if file.suffix in (".bin", ".pt", ".pth") and not zipfile.is_zipfile(file):
-            return f"{file.name} is damaged"  # torch.save writes zip archives, whose directory comes last
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        return f"{file.name} is damaged: {one_line(error)}"
+    if step % updates:
+        before = step // updates * updates
+        return (
+            f"lies inside a generation (step {step}; generations end every {updates} steps): the rest of its episodes "
+            f"is lost, so it cannot be continued exactly; use a checkpoint at a multiple of {updates}, such as "
+            f"{PREFIX}{before or updates}"
+        )
+    if manifest.get("only_model"):
+        return "was saved with save_only_model and holds no optimizer state; start from it with --model_name_or_path"
     return None
+
+
+def _instead(path: Path, args: MultiTurnGRPOConfig) -> str:
+    """What to write instead of a checkpoint that cannot be used."""
+    if not path.exists() and (inside := Path(args.output_dir) / path.name).is_dir():
+        return f"; did you mean --resume_from_checkpoint {inside}"
+    folder = path.parent if numbered(path.parent) else Path(args.output_dir)
+    good, _ = newest_complete(folder)
+    return f"; the newest complete one is --resume_from_checkpoint {good}" if good else ""
+
+
+def _finished(checkpoint: Path, output: Path) -> bool:
+    """Whether the run went on to its end after its last checkpoint: the summary is what it writes last."""
+    summary = output / "summary.json"
+    return summary.is_file() and summary.stat().st_mtime_ns >= (checkpoint / STATE).stat().st_mtime_ns

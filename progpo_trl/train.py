@@ -8,24 +8,24 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from progpo_trl.checkpoint_files import generation_updates, newest_complete
 from progpo_trl.settings import ScriptArguments, SettingsError, dump, parse
-from progpo_trl.settings_resume import newest_complete, resume_checkpoint
+from progpo_trl.settings_resume import RESUME, resume_checkpoint
 from progpo_trl.settings_values import nearest, one_line
 
 if TYPE_CHECKING:
-    from trl import ModelConfig
-
     from progpo_trl.config import MultiTurnGRPOConfig
     from progpo_trl.environments import TaskSet
+    from progpo_trl.model_arguments import ModelArguments
     from progpo_trl.trainer import MultiTurnGRPOTrainer
 
 # model_name_or_path of the policies that ship with the package -> their names in progpo_trl.tiny_policy
@@ -65,7 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(trainer, script, args, argv, checkpoint)
 
 
-def build_trainer(script: ScriptArguments, args: MultiTurnGRPOConfig, model_args: ModelConfig) -> MultiTurnGRPOTrainer:
+def build_trainer(
+    script: ScriptArguments, args: MultiTurnGRPOConfig, model_args: ModelArguments
+) -> MultiTurnGRPOTrainer:
     """The trainer that the settings describe."""
     from safetensors import SafetensorError
     from trl import get_peft_config, get_quantization_config
@@ -101,6 +103,8 @@ def build_trainer(script: ScriptArguments, args: MultiTurnGRPOConfig, model_args
             quantization_config=get_quantization_config(model_args),
         )
     except (OSError, SafetensorError) as error:
+        if args.use_vllm and "vLLM server" in str(error):
+            raise SettingsError(one_line(error)) from error
         # Nothing but the model is read here.
         raise SettingsError(f"model_name_or_path: {model_args.model_name_or_path}: {one_line(error)}") from error
     except (ValueError, ImportError) as error:
@@ -172,18 +176,16 @@ def run(
     try:
         if main_process:
             dump(script, output / "config.yaml")
-        summary = RunSummary(trainer, script, argv)
+        summary = RunSummary(trainer, script, argv, checkpoint)
         summary.announce()
         if script.evaluate_around_training:
             if not trainer.eval_task_ids:
                 raise SettingsError("evaluate_around_training needs environment.eval_split")
-            summary.evaluate("before")
-        wall, cpu = time.perf_counter(), time.process_time()
-        trainer.train(resume_from_checkpoint=checkpoint)
-        summary.trained(time.perf_counter() - wall, time.process_time() - cpu)
-        trainer.save_model(args.output_dir)
-        if main_process:
-            trainer.processing_class.save_pretrained(args.output_dir)
+            summary.evaluate_before()
+        with trainer.save_on_signals():
+            trainer.train(resume_from_checkpoint=checkpoint)
+        summary.trained()
+        trainer.save_final_model(args.output_dir)
         saved = True
         if script.evaluate_around_training:
             summary.evaluate("after")
@@ -196,7 +198,11 @@ def run(
             # Newer transformers close the trackers and the process group here; older ones do it at exit.
             end()
     except KeyboardInterrupt as stop:
-        return _stopped(stop, f"after training; the trained model is in {output}" if saved else _kept(trainer, args))
+        if saved:
+            return _stopped(stop, f"after training; the trained model is in {output}")
+        updates = generation_updates(args)
+        at = f"at generation {trainer.state.global_step // updates + 1}"
+        return _stopped(stop, f"{at}; {_kept(stop, args, argv)}")
     return 0
 
 
@@ -225,19 +231,33 @@ def _stopped(stop: KeyboardInterrupt, message: str) -> int:
     """Say on one process how the run was stopped; returns the exit code that shells give the signal."""
     if int(os.environ.get("RANK", 0)) == 0:
         print(f"\nprogpo train: interrupted {message}", file=sys.stderr)
-    return 128 + (signal.SIGTERM if isinstance(stop, _Terminated) else signal.SIGINT)
+    number = signal.SIGTERM if isinstance(stop, _Terminated) else getattr(stop, "signum", signal.SIGINT)
+    return 128 + number
 
 
-def _kept(trainer: MultiTurnGRPOTrainer, args: MultiTurnGRPOConfig) -> str:
-    """Where training was when it was interrupted, what is left of it, and how to go on."""
-    updates = args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
-    at = f"at generation {trainer.state.global_step // updates + 1}"
+def _kept(stop: KeyboardInterrupt, args: MultiTurnGRPOConfig, argv: Sequence[str]) -> str:
+    """What is saved of a run that was interrupted, and the command that goes on with it."""
+    checkpoint = getattr(stop, "checkpoint", None) or newest_complete(args.output_dir)[0]
+    if checkpoint is not None:
+        return f"saved {checkpoint}; go on with: {_again(argv)}"
     if args.save_strategy == "no":
-        return f"{at}; nothing was saved: save_strategy is no (save_every_generations saves checkpoints)"
-    newest, _ = newest_complete(args.output_dir)
-    if newest is None:
-        return f"{at}; nothing was saved: no checkpoint was due yet"
-    return f"{at}; kept {newest}; go on with the same command and --resume_from_checkpoint last"
+        return "no checkpoint was saved: save_strategy is no (--save_every_generations 1 saves every generation)"
+    return "no checkpoint was saved: not one generation was complete"
+
+
+def _again(argv: Sequence[str]) -> str:
+    """The command line of this run, to go on from its newest checkpoint."""
+    if "WORLD_SIZE" in os.environ:  # the launcher's own words are not known here
+        return f"the same command and {' '.join(RESUME)}"
+    words, skip = [], False
+    for word in argv:
+        name = word.partition("=")[0].replace("-", "_")
+        if name == "__resume_from_checkpoint":
+            skip = "=" not in word
+        elif not (skip and not word.startswith("--")):
+            words.append(word)
+            skip = False
+    return shlex.join(["progpo", "train", *words, *RESUME])
 
 
 if __name__ == "__main__":

@@ -26,10 +26,12 @@ from progpo_trl.environments.base import TaskSet
 from progpo_trl.episodes import Episode, StepBatch, StopReason
 from progpo_trl.exact_loss import ExactLossTrainer
 from progpo_trl.faults import exclude_lonely, stop_when_too_many_are_lost
-from progpo_trl.generation import CachedGeneration, Sampling, TRLGeneration, episode_stream
+from progpo_trl.generation import CachedGeneration, Sampling, episode_stream
+from progpo_trl.generation_trl import play_with_trl, vllm_window, weights_in_vllm
 from progpo_trl.losses import per_token
 from progpo_trl.metrics import episode_metrics
 from progpo_trl.reporting.rollout_log import RolloutLog
+from progpo_trl.resumable import Resumable
 from progpo_trl.rewards import add_rewards, checked_rewards, environment_return
 from progpo_trl.rollout import RolloutClock, play
 from progpo_trl.rows import Row, episode_rows, padded_count, padding_row, rollout_output, shares
@@ -48,7 +50,7 @@ _REFUSED = {
 }
 
 
-class MultiTurnGRPOTrainer(ExactLossTrainer):
+class MultiTurnGRPOTrainer(Resumable, ExactLossTrainer):
     """Train an agent on text environments.
 
     model: a model, or its path or Hub id. args: MultiTurnGRPOConfig.
@@ -131,6 +133,7 @@ class MultiTurnGRPOTrainer(ExactLossTrainer):
         template = PromptTemplate(self.args.prompt_template or self.tasks.prompt_template)
         template.check(self.args.context)
         window = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**30
+        window = min(window, vllm_window(self))
         room = window - self.args.max_completion_length
         if room < 1:
             raise ValueError(
@@ -169,15 +172,14 @@ class MultiTurnGRPOTrainer(ExactLossTrainer):
     ) -> None:
         """Play `episodes` of this process to their end, in place; all processes call it together.
 
-        Randomness comes from (seed, step, task, index) where the backend is ours, so it depends neither on the other
-        episodes nor on the process, and no global generator moves. An episode whose environment
-        raised is played again up to `environment_retries` times.
+        play_with_trl(self, episodes, sampling, (seed, step, attempt), **options)
         """
         clock = self.rollout_log.clock
-        with self.rollout_log.progress(len(episodes), progress) as on_done:
+        with self.rollout_log.progress(len(episodes), progress) as on_done, weights_in_vllm(self):
             pending = episodes
             for attempt in range(1 + self.args.environment_retries):
-                self._play(pending, sampling, seed, step, attempt, clock, on_done)
+                with self._until_stopped():
+                    self._play(pending, sampling, seed, step, attempt, clock, on_done)
                 pending = [e for e in episodes if e.stop_reason is StopReason.ENVIRONMENT_ERROR]
                 if attempt == self.args.environment_retries or not self._any(bool(pending)):
                     break
@@ -186,29 +188,26 @@ class MultiTurnGRPOTrainer(ExactLossTrainer):
                     e.success, e.stop_reason, e.final_observation, e.error = False, None, None, None
 
     def _play(self, episodes, sampling: Sampling, seed, step: int, attempt: int, clock: RolloutClock, on_done):
-        run = functools.partial(
-            play,
-            tasks=self.tasks,
-            context=self.context,
-            decode=functools.partial(self._tokenizer.batch_decode, skip_special_tokens=True),
-            max_turns=self.max_turns,
-            step_limit=min(self.max_turns, self.tasks.max_steps),
-            action_format=self.tasks.action_format,
-            clock=clock,
-            on_done=on_done,
-        )
+        options = {
+            "tasks": self.tasks,
+            "context": self.context,
+            "decode": functools.partial(self._tokenizer.batch_decode, skip_special_tokens=True),
+            "max_turns": self.max_turns,
+            "step_limit": min(self.max_turns, self.tasks.max_steps),
+            "action_format": self.tasks.action_format,
+            "clock": clock,
+            "on_done": on_done,
+        }
         if not self._own_generation():
-            generation = TRLGeneration(self, sampling)
-            limit = self.args.max_completion_length
-            run(episodes, generate=lambda live, ids: generation.turn(live, ids, limit), any_live=self._any)
+            play_with_trl(self, episodes, sampling, (seed, step, attempt), **options)
             return
         size = self.args.episodes_per_forward or max(1, len(episodes))
-        with self._generating(sampling) as generation:
+        with self._generating(sampling) as generation, self._abandonable():
             for first in range(0, len(episodes), size):
                 chunk = episodes[first : first + size]
                 streams = {id(e): episode_stream(seed, step, e.task_id, e.index, attempt) for e in chunk}
                 generation.reset()
-                run(chunk, generate=functools.partial(self._own_turn, generation, streams))
+                play(chunk, generate=functools.partial(self._own_turn, generation, streams), **options)
 
     def _own_turn(self, generation: CachedGeneration, streams: dict, live: list[Episode], ids: list[np.ndarray]):
         keys = [id(e) for e in live]
@@ -295,8 +294,7 @@ class MultiTurnGRPOTrainer(ExactLossTrainer):
         for i, e in enumerate(episodes):
             e.index, e.group = start + i, (start + i) // self.num_generations
         rewards = self._score(inputs, episodes)
-        everyone = self._gather_episodes(episodes)
-        stop_when_too_many_are_lost(everyone, self.args.max_dropped_fraction)
+        stop_when_too_many_are_lost(everyone := self._gather_episodes(episodes), self.args.max_dropped_fraction)
         exclude_lonely(everyone)
         with self.rollout_log.clock.phase("advantages"):
             batch, advantages = self._advantages_of(everyone)

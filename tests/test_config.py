@@ -87,6 +87,34 @@ def test_shares_of_the_run_become_steps_on_generation_boundaries(tmp_path, kind)
         config(tmp_path, **steps, **{f"{kind}_steps": -1})
 
 
+def test_a_run_ends_with_a_generation(tmp_path):
+    with pytest.warns(UserWarning, match=r"max_steps=5 lies inside a generation \(2 optimizer.*ends at step 6"):
+        assert config(tmp_path, groups_per_generation=2, updates_per_generation=2, max_steps=5).max_steps == 6
+
+
+def test_the_best_checkpoint_needs_an_evaluation_before_every_one(tmp_path):
+    batch = {"groups_per_generation": 2, "updates_per_generation": 4}
+    best = {**batch, "load_best_model_at_end": True}
+    c = config(tmp_path, **best, save_every_generations=4, eval_every_generations=2)
+    assert c.load_best_model_at_end
+    assert (c.metric_for_best_model, c.greater_is_better) == ("success", True)
+    with pytest.raises(ValueError, match=r"saved every 3 generation\(s\), evaluations take place every 2 generation"):
+        config(tmp_path, **best, save_every_generations=3, eval_every_generations=2)
+    # in steps, both are fine before they are moved to the ends of generations: 12 and 8
+    steps = {"save_strategy": "steps", "save_steps": 10, "eval_strategy": "steps", "eval_steps": 5}
+    with pytest.warns(UserWarning, match="inside a generation"), pytest.raises(ValueError, match="every 3 generation"):
+        config(tmp_path, **best, **steps)
+    with pytest.raises(ValueError, match="evaluations take place never"):
+        config(tmp_path, **best, save_every_generations=3)
+    with pytest.raises(ValueError, match="saved every epoch, evaluations take place every 2"):
+        config(tmp_path, **best, save_strategy="epoch", eval_every_generations=2)
+    with pytest.raises(ValueError, match="not both"):
+        config(tmp_path, **batch, save_strategy="epoch", save_every_generations=3)
+    with pytest.raises(ValueError, match="set eval_every_generations"):
+        config(tmp_path, **batch, save_strategy="best")
+    assert config(tmp_path, **batch, save_strategy="best", eval_every_generations=2).metric_for_best_model == "success"
+
+
 def test_max_generations_and_max_steps_contradict(tmp_path):
     with pytest.raises(ValueError, match="not both"):
         config(tmp_path, groups_per_generation=2, max_generations=3, max_steps=5)
@@ -95,8 +123,9 @@ def test_max_generations_and_max_steps_contradict(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "alternative"),
     [
-        ({"loss_type": "sapo"}, "use one of dapo"),
-        ({"loss_type": "cispo"}, "use one of dapo"),
+        ({"loss_type": "ppo"}, "use one of dapo"),
+        ({"loss_type": "cispo"}, "epsilon_high is the bound of the ratio itself"),
+        ({"loss_type": "cispo", "epsilon_high": 0.28}, "at 0.28 every token would be cut"),
         ({"scale_rewards": "none"}, "norm: mean"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "reward_weights"),
         ({"entropy_coef": 0.001}, "entropy_coef=0"),
@@ -104,7 +133,20 @@ def test_max_generations_and_max_steps_contradict(tmp_path):
         ({"mask_truncated_completions": True}, "counts as a failure"),
         ({"num_generations_eval": 2}, "remove it"),
         ({"max_tool_calling_iterations": 3}, "use max_turns"),
-        ({"use_vllm": True, "vllm_enable_sleep_mode": True}, "vllm_gpu_memory_utilization"),
+        (
+            {"use_vllm": True, "vllm_mode": "server", "vllm_enable_sleep_mode": True},
+            "keeps its GPUs to itself; remove",
+        ),
+        ({"vllm_mode": "servr"}, "colocate, server; did you mean 'server'"),
+        ({"rollout_schedule": "stream"}, "lockstep, streaming; did you mean 'streaming'"),
+        ({"rollout_schedule": "streaming"}, "use_vllm: true and vllm_mode: server"),
+        ({"rollout_schedule": "streaming", "use_vllm": True}, "or leave rollout_schedule: lockstep"),
+        ({"use_vllm": True, "generation_kwargs": {"seed": 1}}, "seed would override.*the same responses"),
+        ({"use_vllm": True, "generation_kwargs": {"max_tokens": 9, "n": 2}}, "max_tokens, n would override"),
+        ({"max_concurrent_requests": 0}, "max_concurrent_requests must be a number >= 1"),
+        ({"vllm_request_timeout": 0.0}, "vllm_request_timeout must be a number > 0"),
+        ({"vllm_request_retries": -1}, "vllm_request_retries must be a number >= 0"),
+        ({"sync_ref_model": True, "beta": 0.1}, "leave it off"),
         ({"context": "sliding"}, "window, full"),
         ({"invalid_action": "tags"}, "format, admissible, either"),
         ({"history": -1}, "history must be a number >= 0"),
@@ -138,6 +180,12 @@ def test_max_generations_and_max_steps_contradict(tmp_path):
 def test_settings_that_would_not_do_what_they_say_are_refused(tmp_path, setting, alternative):
     with pytest.raises(ValueError, match=alternative):
         config(tmp_path, **setting)
+
+
+def test_vllm_settings_that_are_allowed(tmp_path):
+    config(tmp_path, use_vllm=True, vllm_enable_sleep_mode=True)
+    config(tmp_path, use_vllm=True, vllm_mode="server", rollout_schedule="streaming")
+    config(tmp_path, use_vllm=True, generation_kwargs={"frequency_penalty": 0.1})
 
 
 def test_every_field_of_ours_has_a_help_text():

@@ -306,15 +306,14 @@ def test_dump_reads_back_as_the_same_settings_without_secrets(recipe, tmp_path):
 def test_help_names_every_setting_and_option(capsys):
     import dataclasses
 
-    from trl import ModelConfig
-
     from progpo_trl.config import MultiTurnGRPOConfig
+    from progpo_trl.model_arguments import ModelArguments
 
     with pytest.raises(SystemExit) as caught:
         parse(["--config", "nowhere", "--help"])
     assert caught.value.code == 0
     words = capsys.readouterr().out.split()
-    for cls in (ScriptArguments, MultiTurnGRPOConfig, ModelConfig):
+    for cls in (ScriptArguments, MultiTurnGRPOConfig, ModelArguments):
         for field in dataclasses.fields(cls):
             assert words.count(f"--{field.name}") == int(field.init), field.name
     for option in ("environment.rate", "environment.length", "advantage.stats", "progress_fallback.lambda_aux"):

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shlex
 import shutil
 import signal
 
@@ -69,7 +70,8 @@ def test_lora_run_leaves_an_adapter(tmp_path):
     lora = ["--use_peft", "true", "--lora_r", "4", "--lora_target_modules", "all-linear"]
     assert main(["train", "--config", "quickstart", *SHORT, *lora, "--output_dir", str(tmp_path)]) == 0
     base = AutoModelForCausalLM.from_pretrained(checkpoint_path())
-    assert PeftModel.from_pretrained(base, tmp_path).peft_config["default"].r == 4
+    adapter = PeftModel.from_pretrained(base, tmp_path).peft_config["default"]
+    assert (adapter.r, adapter.lora_dropout) == (4, 0.0), "with dropout the trained policy is not the one that played"
 
 
 @pytest.mark.parametrize(
@@ -105,30 +107,66 @@ def _terminal():
 @pytest.mark.usefixtures("_terminal")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize(
-    ("saving", "kept"),
+    ("saving", "saved"),
     [
-        (["--save_every_generations", "1"], "kept {}/checkpoint-1; go on with the same command and --resume_from_"),
-        (["--save_every_generations", "2"], "nothing was saved: no checkpoint was due yet"),
-        ([], "nothing was saved: save_strategy is no"),
+        (["--save_every_generations", "2"], "saved {0}/checkpoint-1; go on with: progpo train --config quickstart "),
+        ([], "no checkpoint was saved: save_strategy is no (--save_every_generations 1 saves every generation)"),
     ],
 )
-def test_signals_end_a_run_with_one_line(tmp_path, capsys, monkeypatch, number, code, saving, kept):
+def test_signals_end_a_run_with_one_line(tmp_path, capsys, monkeypatch, number, code, saving, saved):
+    _signal_in_rollout(monkeypatch, number, step=1)
+    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    words = ["--evaluate_around_training", "false", *saving, "--output_dir", str(tmp_path)]
+    assert main(["train", "--config", "quickstart", *SHORT, *words]) == code
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith(f"progpo train: interrupted at generation 2; {saved.format(tmp_path)}")
+
+
+def _signal_in_rollout(monkeypatch, number, step):
     from progpo_trl.trainer import MultiTurnGRPOTrainer
 
     rollout = MultiTurnGRPOTrainer.rollout
 
     def interrupted(self, inputs):
-        if self.state.global_step == 1:
+        if self.state.global_step == step:
             signal.raise_signal(number)
         return rollout(self, inputs)
 
     monkeypatch.setattr(MultiTurnGRPOTrainer, "rollout", interrupted)
-    before = signal.getsignal(signal.SIGTERM)
-    words = ["--evaluate_around_training", "false", *saving, "--output_dir", str(tmp_path)]
-    assert main(["train", "--config", "quickstart", *SHORT, *words]) == code
-    assert signal.getsignal(signal.SIGTERM) is before
-    last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last.startswith(f"progpo train: interrupted at generation 2; {kept.format(tmp_path)}")
+
+
+@pytest.mark.usefixtures("_terminal")
+def test_an_interrupted_run_goes_on_with_the_command_it_names(run, tmp_path, capsys, monkeypatch):
+    """And leaves what a run leaves that nothing interrupted."""
+    output = tmp_path / "a run"
+    words = ["--save_every_generations=5", "--output_dir", str(output)]
+    with monkeypatch.context() as patch:
+        _signal_in_rollout(patch, signal.SIGINT, step=1)
+        assert main(["train", "--config", "quickstart", *SHORT, *words]) == 130
+    command = shlex.split(capsys.readouterr().err.rpartition("go on with: ")[2])
+    assert command[:2] == ["progpo", "train"]
+    assert main(command[1:]) == 0
+    told = capsys.readouterr().out
+    assert "before training: evaluated when the run began" in told
+    assert "after training, greedy" in told
+    one, other = (json.loads((folder / "summary.json").read_text()) for folder in (run, output))
+    for summary in (one, other):
+        for differs in ("command", "train_seconds", "train_cpu_seconds"):
+            assert summary.pop(differs)
+    assert other == one
+    for name in ("model.safetensors", "episodes.jsonl", "tokenizer.json", "learning_curve.png"):
+        assert (output / name).read_bytes() == (run / name).read_bytes(), name
+    assert "resume" not in (output / "config.yaml").read_text()
+
+
+def test_the_command_to_go_on_with_replaces_another_resume(monkeypatch):
+    from progpo_trl.train import _again
+
+    argv = ["--resume-from-checkpoint=x", "--config", "a b", "--resume_from_checkpoint", "y", "--seed", "1"]
+    assert _again(argv) == "progpo train --config 'a b' --seed 1 --resume_from_checkpoint last"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert _again(argv) == "the same command and --resume_from_checkpoint last"
 
 
 def test_signals_before_and_after_training(tmp_path, capsys, monkeypatch):
@@ -153,6 +191,14 @@ def test_resuming_goes_on_from_the_newest_complete_checkpoint(tmp_path):
     assert train(words) == 0
     with pytest.raises(SettingsError, match="checkpoint-2 is at step 2 and max_steps is 2: nothing is left to train"):
         train([*words, "--resume_from_checkpoint", "last"])
+    # killed between the last checkpoint and the results: they are all that is left to do
+    model, curve = ((tmp_path / name).read_bytes() for name in ("model.safetensors", "learning_curve.png"))
+    for name in ("model.safetensors", "summary.json", "learning_curve.png"):
+        (tmp_path / name).unlink()
+    assert train([*words, "--resume_from_checkpoint", "last"]) == 0
+    assert (tmp_path / "model.safetensors").read_bytes() == model
+    assert (tmp_path / "learning_curve.png").read_bytes() == curve
+    assert json.loads((tmp_path / "summary.json").read_text())["updates"] == 2
     os.truncate(tmp_path / "checkpoint-2" / "model.safetensors", 1000)
     first = (tmp_path / "episodes.jsonl").read_text().splitlines()
     with pytest.warns(
@@ -185,6 +231,7 @@ def test_resuming_needs_a_checkpoint(tmp_path):
         ),
         (["--model_init_kwargs", "float32"], "model_init_kwargs: expected a mapping"),
         (["--output_dir", f"{__file__}/inside"], "inside cannot be made: Not a directory"),
+        (["--resume"], "--resume_from_checkpoint last"),
         (["--resume_from_checkpoint", "nowhere"], "resume_from_checkpoint: nowhere: there is no such folder"),
     ],
 )

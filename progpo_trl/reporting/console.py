@@ -6,6 +6,8 @@ from tqdm.auto import tqdm
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from progpo_trl.checkpoint_files import generation_updates
+
 # metric -> (label, format); shown in this order where they are logged
 COLUMNS = {
     "rollout/success": ("success", "{:4.0%}"),
@@ -66,7 +68,4 @@ def use_compact_console(trainer) -> None:
     """Put CompactConsole in the place of transformers' own progress output."""
     trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
-    args = trainer.args
-    trainer.add_callback(
-        CompactConsole(args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps)
-    )
+    trainer.add_callback(CompactConsole(generation_updates(trainer.args)))

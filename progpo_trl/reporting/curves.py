@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from progpo_trl import atomic
+
 
 def learning_curve(log_history: Sequence[Mapping[str, Any]], path: Path, facts: Mapping[str, Any], title: str) -> None:
     """Training success, all-fail groups and coverage over updates, and the held-out panel before and after.
@@ -44,7 +46,8 @@ def learning_curve(log_history: Sequence[Mapping[str, Any]], path: Path, facts: 
     axes.set(xlabel="update", ylabel="share", ylim=(-0.02, 1.02), title=title)
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize="small")
-    figure.savefig(path, dpi=120)
+    with atomic.replacing(path) as partial:
+        figure.savefig(partial, dpi=120, format="png")
 
 
 def _smooth(values: np.ndarray, width: int = 5) -> np.ndarray:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from progpo_trl import atomic
 from progpo_trl.advantages import StepEstimator
 from progpo_trl.episodes import Episode, StepBatch
 from progpo_trl.metrics import episode_metrics, group_metrics, response_lengths
@@ -188,11 +189,11 @@ def _start_file(path: str, step: int) -> None:
         os.replace(path, path.removesuffix(".jsonl") + ".previous.jsonl")
         return
     with (
+        atomic.replacing(path) as partial,
         open(path, encoding="utf-8", errors="replace") as old,
-        open(path + ".partial", "w", encoding="utf-8") as new,
+        open(partial, "w", encoding="utf-8") as new,
     ):
         new.writelines(line for line in old if _step_of(line) < step)
-    os.replace(path + ".partial", path)
 
 
 def _step_of(line: str) -> float:

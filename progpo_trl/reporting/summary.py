@@ -11,6 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import broadcast_object_list
+
+from progpo_trl import atomic
+from progpo_trl.checkpoint_files import generation_updates
 from progpo_trl.episodes import Episode
 from progpo_trl.metrics import episode_metrics, wilson
 from progpo_trl.settings import versions
@@ -19,8 +23,8 @@ from progpo_trl.settings import versions
 class RunSummary:
     """Collects what a run did; owned by `progpo_trl.train.run`."""
 
-    def __init__(self, trainer, script, argv: Sequence[str]):
-        self.trainer, self.script, self.argv = trainer, script, list(argv)
+    def __init__(self, trainer, script, argv: Sequence[str], checkpoint: str | None = None):
+        self.trainer, self.script, self.argv, self.checkpoint = trainer, script, list(argv), checkpoint
         self.facts: dict[str, Any] = {}
 
     def announce(self) -> None:
@@ -31,6 +35,19 @@ class RunSummary:
         if skipped:
             line += "; left out: " + ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
         trainer.accelerator.print(line)
+
+    def evaluate_before(self) -> None:
+        """`evaluate("before")`, or what it found when the run that is resumed began. All processes take part."""
+        asked = {name: value for name, value in self.script.asked.items() if name != "resume_from_checkpoint"}
+        asked = json.loads(json.dumps(asked, default=str))
+        # The main process reads for all, or some would evaluate and wait for the others.
+        (known,) = broadcast_object_list([_known_before(self.checkpoint)])
+        if known.get("asked") == asked:
+            self.facts |= known["facts"]
+            self.trainer.accelerator.print("before training: evaluated when the run began")
+        else:
+            self.evaluate("before")
+        self.trainer.carry["before"] = {"asked": asked, "facts": dict(self.facts)}
 
     def evaluate(self, when: str) -> None:
         """Play the panel at eval_temperature and greedily; `when` is "before" or "after". All processes take part."""
@@ -46,11 +63,11 @@ class RunSummary:
                 f"[{rate.low:.1%}, {rate.high:.1%}] on {rate.n} held-out games"
             )
 
-    def trained(self, wall_seconds: float, cpu_seconds: float) -> None:
-        """Record the cost of training; called when it is over."""
+    def trained(self) -> None:
+        """Record the cost of training, its part before a resumed checkpoint included; called when it is over."""
         state, args = self.trainer.state, self.trainer.args
-        updates = args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
-        generations = -(-state.global_step // updates)
+        wall_seconds, cpu_seconds = self.trainer.training_seconds
+        generations = -(-state.global_step // generation_updates(args))
         self.facts |= {
             "train_seconds": round(wall_seconds, 2),
             "train_cpu_seconds": round(cpu_seconds, 2),
@@ -77,9 +94,17 @@ class RunSummary:
             },
             "command": ["progpo", "train", *self.argv],
             "versions": versions(),
-            "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "system": platform.system()},
+            "machine": {
+                "cpus": os.cpu_count(),
+                "processor": platform.machine(),
+                "system": platform.system(),
+                # What the launcher really started, not what it was asked for.
+                "processes": self.trainer.accelerator.num_processes,
+                "distributed": self.trainer.accelerator.distributed_type.value,
+                "mixed_precision": self.trainer.accelerator.mixed_precision,
+            },
         }
-        _write_json(output / "summary.json", summary)
+        atomic.write_text(output / "summary.json", json.dumps(summary, indent=2, default=str) + "\n")
         self._plot(output / "learning_curve.png")
         self._tell(output)
 
@@ -135,8 +160,8 @@ def _sampling(temperature: float) -> str:
     return "greedy" if temperature == 0 else f"temperature {temperature:g}"
 
 
-def _write_json(path: Path, value: Any) -> None:
-    """Write beside, then rename: a killed run leaves the old file or the new one, never half of one."""
-    partial = path.with_suffix(".json.partial")
-    partial.write_text(json.dumps(value, indent=2, default=str) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+def _known_before(checkpoint: str | None) -> dict[str, Any]:
+    """What the checkpoint carries of the evaluation before training."""
+    from progpo_trl.run_state import run_state
+
+    return {} if checkpoint is None else run_state(checkpoint).get("carry", {}).get("before", {})

@@ -4,6 +4,7 @@ import gc
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 import trl.trainer.grpo_trainer  # noqa: F401  (imported before the freeze below)
 
@@ -14,3 +15,14 @@ torch.set_num_threads(1)
 
 # Every training run ends with a full garbage collection: a quarter of a second for what the imports left alone.
 gc.freeze()
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Lets TRL use a stand-in for vLLM in this test; failed requests are repeated after a short pause."""
+    from vllm_trainers import installer
+
+    from progpo_trl import vllm_requests
+
+    monkeypatch.setattr(vllm_requests, "FIRST_PAUSE", 0.01)
+    return installer(monkeypatch)

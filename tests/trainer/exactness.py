@@ -60,6 +60,10 @@ def _special() -> list[Case]:
         Case("full", "dapo", accumulation=2, rows=3),
         # Every row twice: nothing changes.
         *(Case(context, next(turns), duplicate=2, rows=7) for context in ("window", "full") for _ in range(4)),
+        # TRL's options of the loss, where they act: off-policy.
+        *(Case(c, "dapo", iterations=2, delta=1.1, tokens=150) for c in ("window", "full")),
+        *(Case(c, "grpo", iterations=2, off_policy_mask=0.02, layout="uneven", rows=5) for c in ("window", "full")),
+        *(Case(c, "bnpo", iterations=2, beta=0.04, plain_kl=True, rows=5) for c in ("window", "full")),
         # A crashed episode leaves the loss and its normaliser.
         *(Case("window", loss, crash=True, rows=5) for loss in LOSSES[:5]),
     ]

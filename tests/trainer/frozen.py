@@ -35,7 +35,8 @@ class Case:
     layout: "even" episodes all have three turns, of "mixed" ones the first half is longer, of "uneven" ones the first
     has 24 turns and all others one. rows, tokens: bounds of a forward pass. updates: optimizer steps per generation.
     iterations 2: the second pass over the generation is off-policy, and its gradient is the one compared. duplicate:
-    every row so many times. crash: the first episode is lost, and with
+    every row so many times. delta, off_policy_mask, plain_kl: TRL's delta, off_policy_mask_threshold and
+    use_bias_correction_kl=False. crash: the first episode is lost, and with
     it its group of two.
     """
 
@@ -50,6 +51,9 @@ class Case:
     beta: float = 0.0
     iterations: int = 1
     duplicate: int = 1
+    delta: float | None = None
+    off_policy_mask: float | None = None
+    plain_kl: bool = False
     crash: bool = False
 
     def __str__(self):
@@ -171,6 +175,9 @@ def trainer_gradient(case: Case, folder: str) -> dict:
             rows_per_forward=case.rows,
             max_tokens_per_forward=case.tokens,
             beta=case.beta,
+            delta=case.delta,
+            off_policy_mask_threshold=case.off_policy_mask,
+            use_bias_correction_kl=not case.plain_kl,
             num_iterations=case.iterations,
             learning_rate=2e-2 if case.iterations > 1 else 0.0,
             lr_scheduler_type="constant",

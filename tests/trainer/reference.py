@@ -70,10 +70,17 @@ def token_losses(case: Case, lp, lp_old, lp_ref, m, a) -> tuple[torch.Tensor, in
         phi = (strength + k * log_w - strength * log_w.exp()).exp().detach()
         loss = -phi * a * lp
     else:
-        loss = -torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a)
+        # Two-sided clipping bounds the unclipped branch, too.
+        free = ratio if case.delta is None else ratio.clamp(max=case.delta)
+        loss = -torch.minimum(free * a, ratio.clamp(0.8, 1.2) * a)
         clipped = ((ratio < 0.8) & (a < 0)) | ((ratio > 1.2) & (a > 0))
+    if case.off_policy_mask is not None:
+        # DeepSeek-V3.2: tokens of negative advantage are left out where the row has drifted too far.
+        drift = ((lp_old - lp.detach()) * m).sum() / m.sum()
+        loss = loss * ((a >= 0) | (drift <= case.off_policy_mask))
     if case.beta:
-        loss = loss + case.beta * ((lp_ref - lp).exp() - (lp_ref - lp) - 1) * ratio
+        penalty = (lp_ref - lp).exp() - (lp_ref - lp) - 1
+        loss = loss + case.beta * penalty * (1.0 if case.plain_kl else ratio)
     return loss, int(clipped[m > 0].sum())
 
 

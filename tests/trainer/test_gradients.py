@@ -2,11 +2,9 @@
 
 import pytest
 from exactness import CASES, LOSSES, TOLERANCE, WORLDS, References, difference, gradients
-from frozen import save_base
+from frozen import save_base, trainer_gradient
 
-from progpo_trl.config import PROVEN_LOSSES
-
-pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+from progpo_trl.config_refusals import PROVEN_LOSSES
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +25,17 @@ def run(request, base):
     return request.param, dict(zip(CASES, gradients(request.param, base), strict=True))
 
 
+# A few seconds' worth for every change: each loss type once, in this process.
+QUICK = CASES[: 2 * len(LOSSES) : 2] + CASES[-3:]
+
+
+@pytest.mark.parametrize("case", QUICK, ids=str)
+def test_gradient_in_this_process(case, base, references):
+    assert difference(case, trainer_gradient(case, base), 1, references) < TOLERANCE
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradient(case, run, references):
     world, got = run
@@ -34,7 +43,7 @@ def test_gradient(case, run, references):
 
 
 def test_the_matrix_holds_what_the_configuration_admits():
-    assert set(LOSSES) == set(PROVEN_LOSSES)
+    assert set(LOSSES) == set(PROVEN_LOSSES) == {c.loss_type for c in QUICK}
     assert {(c.loss_type, c.context, c.level, c.iterations) for c in CASES} >= {
         (loss, context, level, n)
         for loss in LOSSES

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import toy
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from progpo_trl import MultiTurnGRPOTrainer, ProGPO, ProxMO
 
@@ -92,6 +92,103 @@ def test_checkpoints_lie_on_generation_boundaries(tmp_path, tokenizer):
     trainer.train()
     assert sorted(p.name for p in tmp_path.glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-8"]
     assert trainer.state.global_step == 8
+
+
+class SaveAt(TrainerCallback):
+    """A user's callback that wants a checkpoint at a step of its own."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_save = control.should_save or state.global_step == self.step
+
+
+@pytest.mark.parametrize(
+    ("settings", "saved"),
+    [
+        # 8 tasks in pairs: 4 generations of 2 updates an epoch
+        ({"max_generations": None, "num_train_epochs": 2, "save_strategy": "epoch"}, [8, 16]),
+        ({"max_generations": 3, "save_strategy": "steps", "save_steps": 3}, [4, 6]),
+        ({"max_generations": 3}, [4]),
+        ({"max_generations": None, "max_steps": 5, "save_strategy": "steps", "save_steps": 4}, [4, 6]),
+        # three of eight updates, which are one generation and a half
+        ({"max_generations": None, "num_train_epochs": 0.36, "save_strategy": "steps", "save_steps": 2}, [2, 4]),
+        ({"max_generations": 2, "save_strategy": "best", "eval_every_generations": 1}, [2]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*inside a generation")
+def test_checkpoints_lie_on_generation_boundaries_however_they_are_asked_for(tmp_path, tokenizer, settings, saved):
+    """Also for a callback that asks for one at step 3: it gets it at step 4, the end of that generation."""
+    trainer = MultiTurnGRPOTrainer(
+        toy.make_model(tokenizer),
+        toy.config(tmp_path, updates_per_generation=2, max_turns=1, **settings),
+        environment=toy.tasks(),
+        processing_class=tokenizer,
+        callbacks=None if "epoch" in str(settings) or "best" in str(settings) else [SaveAt(3)],
+    )
+    trainer.train()
+    assert sorted(int(p.name.removeprefix("checkpoint-")) for p in tmp_path.glob("checkpoint-*")) == saved
+
+
+def test_a_checkpoint_inside_a_generation_is_refused(tmp_path, tokenizer):
+    """As another trainer, or this one with other batches, may have made it."""
+    settings = {"max_generations": 2, "save_every_generations": 1, "max_turns": 1}
+    trainer = MultiTurnGRPOTrainer(
+        toy.make_model(tokenizer),
+        toy.config(tmp_path, **settings),
+        environment=toy.tasks(),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    other = MultiTurnGRPOTrainer(
+        toy.make_model(tokenizer),
+        toy.config(tmp_path, **settings | {"updates_per_generation": 2}),
+        environment=toy.tasks(),
+        processing_class=tokenizer,
+    )
+    with pytest.raises(ValueError, match="made with 1 optimizer steps per generation"):
+        other.train(resume_from_checkpoint=True)
+    (tmp_path / "checkpoint-1" / "manifest.json").unlink()
+    with pytest.raises(ValueError, match="lies inside a generation"):
+        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+
+
+def test_resuming_at_the_last_step_takes_no_other(tmp_path, tokenizer):
+    settings = {"max_generations": 2, "save_every_generations": 1, "max_turns": 1}
+
+    def trained(**resume):
+        trainer = MultiTurnGRPOTrainer(
+            toy.make_model(tokenizer),
+            toy.config(tmp_path, **settings),
+            environment=toy.tasks(),
+            processing_class=tokenizer,
+        )
+        trainer.train(**resume)
+        return trainer
+
+    first = trained()
+    again = trained(resume_from_checkpoint=True)
+    assert again.state.global_step == 2
+    assert torch.equal(probe(first.model), probe(again.model))
+
+
+def test_going_back_sets_later_checkpoints_aside(tmp_path, tokenizer):
+    settings = {"max_generations": 3, "save_every_generations": 1, "max_turns": 1}
+    for resume in (None, str(tmp_path / "checkpoint-1")):
+        trainer = MultiTurnGRPOTrainer(
+            toy.make_model(tokenizer),
+            toy.config(tmp_path, **settings | ({} if resume is None else {"max_generations": 2})),
+            environment=toy.tasks(),
+            processing_class=tokenizer,
+        )
+        trainer.train(resume_from_checkpoint=resume)
+    assert sorted(p.name for p in tmp_path.glob("*checkpoint-*")) == [
+        "checkpoint-1",
+        "checkpoint-2",
+        "superseded-checkpoint-2",
+        "superseded-checkpoint-3",
+    ]
 
 
 def test_best_checkpoint_by_evaluation_success(tmp_path, tokenizer):

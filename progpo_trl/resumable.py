@@ -1,0 +1,331 @@
+"""What makes a run resumable bit for bit: atomic checkpoints at generation boundaries with everything that is pending.
+
+`Resumable` goes before a GRPO trainer in the list of base classes. transformers saves weights, optimizer, scheduler,
+generators and its own state; what it leaves out is here: metrics and loss that are not logged yet, the order of the
+tasks after the first epoch, the W&B run, an evaluation that a signal cut short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Sampler
+from transformers import TrainerCallback
+from transformers.trainer_utils import SaveStrategy
+
+from progpo_trl import atomic
+from progpo_trl.checkpoint_files import (
+    PREFIX,
+    SAVING,
+    STATE,
+    clean,
+    generation_updates,
+    rotate,
+    set_aside_after,
+    write_manifest,
+)
+from progpo_trl.run_state import EpochOrder, generators, run_state, set_generators, wandb_run, write_run_state
+from progpo_trl.settings_resume import find_checkpoint
+from progpo_trl.stopping import StopSignals, TrainingInterrupted
+
+logger = logging.getLogger(__name__)
+
+
+class Resumable:
+    """Mixin for a GRPO trainer; see the module's docstring.
+
+    carry: JSON values of the caller's own that travel with checkpoints; `train()` on from one brings them back.
+    """
+
+    def __init__(self, *args, **kwargs):
+        self._saving = False
+        super().__init__(*args, **kwargs)
+        self.carry: dict[str, Any] = {}
+        self.stop_signals = StopSignals()
+        self._boundary = _Boundary(self)
+        self.add_callback(self._boundary)
+
+    # ----------------------------------------------------------------------------------------------- train, stop
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
+        """As in transformers. True (or "last") goes on from the newest complete checkpoint in output_dir.
+
+        Raises ValueError for a checkpoint that cannot be continued exactly, and inside `save_on_signals()`
+        TrainingInterrupted after a signal.
+        """
+        checkpoint = str(find_checkpoint(resume_from_checkpoint, self.args)) if resume_from_checkpoint else None
+        self._boundary.start(checkpoint)
+        starts_with_evaluation = self.args.eval_on_start
+        # It has been done at the start of the run.
+        self.args.eval_on_start = starts_with_evaluation and checkpoint is None
+        try:
+            with wandb_run(self._boundary.restored.get("wandb_run_id")):
+                return super().train(checkpoint, *args, **kwargs)
+        except TrainingInterrupted as stop:
+            if stop.checkpoint is None:
+                stop.checkpoint = self._save_at_stop()
+            raise
+        finally:
+            self.args.eval_on_start = starts_with_evaluation
+
+    @property
+    def training_seconds(self) -> tuple[float, float]:
+        """Wall and CPU seconds since `train()` began, those before the checkpoint it went on from included."""
+        return self._boundary.seconds
+
+    def save_on_signals(self) -> contextlib.AbstractContextManager[None]:
+        """Inside `with trainer.save_on_signals():`, SIGINT and SIGTERM stop `train()` without losing a generation.
+
+        A rollout or an evaluation in progress is dropped, updates in progress are finished; then the state is saved
+        as of the end of the last complete generation (unless save_strategy is "no") and `train()` raises
+        TrainingInterrupted, whose `checkpoint` is where to go on from. A second signal ends the process at once.
+        All processes stop together if any of them gets a signal. Main thread only; elsewhere nothing is handled.
+        """
+        return self.stop_signals.handled()
+
+    @contextlib.contextmanager
+    def _until_stopped(self) -> Iterator[None]:
+        """Around an attempt to play episodes: however a process leaves it, all go on together, or stop together."""
+        if not self.stop_signals.active or self._boundary.inside:
+            yield
+            return
+        with contextlib.suppress(TrainingInterrupted):
+            yield
+        self._agree_to_stop()
+
+    def _agree_to_stop(self) -> None:
+        """Raise TrainingInterrupted on all processes if one of them is to stop; called where all are in step."""
+        if not self._boundary.inside and (signum := self.stop_signals.agree(self._largest)):
+            raise TrainingInterrupted(signum)
+
+    def _abandonable(self) -> contextlib.AbstractContextManager[None]:
+        """Around the part of a rollout in which this process waits for no other: a signal ends it on the spot."""
+        return contextlib.nullcontext() if self._boundary.inside else self.stop_signals.abandonable()
+
+    def _any_live(self, flag: bool) -> bool:
+        """`_any`, once a turn: where processes generate together, a signal must end the rollout on all at one turn."""
+        self._agree_to_stop()
+        return self._any(flag)
+
+    def _largest(self, number: int) -> int:
+        if self.accelerator.num_processes == 1:
+            return number
+        return int(self.accelerator.gather(torch.tensor([number], device=self.accelerator.device)).max())
+
+    def _save_at_stop(self) -> str | None:
+        """Save the state as of the last boundary, after which nothing but episodes and randomness was used."""
+        boundary = self._boundary
+        if boundary.saved is None or boundary.saved[0] != self.state.global_step:
+            if self.args.save_strategy == SaveStrategy.NO or self.state.global_step == 0:
+                return None
+            set_generators(boundary.generators)
+            self._save_checkpoint(self.model_wrapped, None)
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+        return boundary.saved[1]
+
+    def set_initial_training_values(self, *args, **kwargs):
+        """As in transformers; a share of an epoch ends with a generation, or its last checkpoint would lie inside."""
+        *values, max_steps = super().set_initial_training_values(*args, **kwargs)
+        updates = generation_updates(self.args)
+        return (*values, -(-max_steps // updates) * updates)
+
+    def _run_epoch(self, *args, **kwargs) -> None:
+        if self.state.global_step >= self.state.max_steps:
+            # Resumed at its last step; transformers would take one more.
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
+    def _get_train_sampler(self, dataset=None) -> Sampler:
+        sampler = super()._get_train_sampler(dataset)
+        return EpochOrder(sampler, lambda: int(self.state.epoch or 0)) if self.shuffle_dataset else sampler
+
+    # ------------------------------------------------------------------------------------------------------ save
+
+    def _save_checkpoint(self, model, trial) -> None:
+        """Write beside, rename when every process has written its part, and only then remove older checkpoints."""
+        if self._boundary.inside:
+            logger.warning(
+                "step %d lies inside a generation: the checkpoint is saved at its end", self.state.global_step
+            )
+            self._boundary.delayed = True
+            return
+        run_dir = Path(self._get_output_dir(trial))
+        target = run_dir / f"{PREFIX}{self.state.global_step}"
+        folder = run_dir / SAVING / target.name
+        if self.args.should_save:
+            clean(run_dir)
+        self.accelerator.wait_for_everyone()
+        self._saving, self._to_push = True, False
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self._saving = False
+        if (best := self.state.best_model_checkpoint) and Path(best) == folder:
+            self.state.best_model_checkpoint = str(target)
+            if self.args.should_save:
+                self.state.save_to_json(str(folder / STATE))
+        self._boundary.write(folder)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            write_manifest(
+                folder,
+                updates_per_generation=generation_updates(self.args),
+                processes=self.accelerator.num_processes,
+                only_model=self.args.save_only_model,
+            )
+            atomic.replace_folder(folder, target)
+            rotate(run_dir, self.args.save_total_limit, keep=(target, self.state.best_model_checkpoint))
+            clean(run_dir)
+        self.accelerator.wait_for_everyone()
+        self._boundary.saved = (self.state.global_step, str(target))
+        if self._to_push:
+            super()._push_from_checkpoint(str(target))
+
+    def _get_output_dir(self, trial) -> str:
+        run_dir = super()._get_output_dir(trial)
+        return os.path.join(run_dir, SAVING) if self._saving else run_dir
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        # Uploads run in the background and read the folder, which is about to be renamed.
+        self._to_push = True
+
+    def save_final_model(self, folder: str) -> None:
+        """`save_model` and the tokenizer, every file written beside and renamed; all processes take part."""
+        new = Path(folder) / SAVING / "model"
+        if self.args.should_save:
+            clean(Path(folder))
+        self.accelerator.wait_for_everyone()
+        self.save_model(str(new), _internal_call=True)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            self.processing_class.save_pretrained(new)
+            atomic.move_files(new, Path(folder))
+            clean(Path(folder))
+
+
+class _Boundary(TrainerCallback):
+    """Keeps what a checkpoint needs beyond transformers' own state, as of the last generation boundary."""
+
+    def __init__(self, trainer):
+        self.trainer = trainer
+        self.updates = generation_updates(trainer.args)
+        self.start(None)
+
+    def start(self, checkpoint: str | None) -> None:
+        """Forget the last training; `checkpoint` is where the next one goes on from."""
+        self.checkpoint = checkpoint
+        self.restored = {} if checkpoint is None else run_state(checkpoint, self.trainer.accelerator.process_index)
+        self.saved: tuple[int, str] | None = None  # (step, folder) of the newest checkpoint
+        self.generators: dict[str, Any] = {}
+        self.delayed = False
+        self.stopping = 0  # the signal that ends the run as soon as it is saved
+        # Whether the evaluation of the last boundary is still to be done, and whether a checkpoint was due after it.
+        self.evaluation_due = self.save_due = False
+        self._seconds = self.restored.get("seconds", [0.0, 0.0])
+        self._clock = (time.perf_counter(), time.process_time())
+
+    @property
+    def inside(self) -> bool:
+        """Whether some, but not all updates of a generation have been taken."""
+        return self.trainer.state.global_step % self.updates != 0
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        trainer = self.trainer
+        output = Path(args.output_dir)
+        if trainer.accelerator.is_main_process:
+            clean(output)
+        self._clock = (time.perf_counter(), time.process_time())
+        if self.checkpoint is None:
+            return
+        self.saved = (state.global_step, self.checkpoint)
+        if trainer.accelerator.is_main_process and Path(self.checkpoint).resolve().parent == output.resolve():
+            if aside := set_aside_after(output, state.global_step):
+                names = ", ".join(path.name for path in aside)
+                logger.warning("going on from step %d; later checkpoints are now %s", state.global_step, names)
+        # transformers takes these from the checkpoint; what is asked for now counts.
+        state.compute_steps(args, state.max_steps)
+        if not self.restored:
+            logger.warning(
+                "%s holds nothing of progpo_trl's own: the run goes on, but metrics that were not logged yet are lost",
+                self.checkpoint,
+            )
+            return
+        if self.restored["processes"] != trainer.accelerator.num_processes:
+            logger.warning(
+                "%s was saved by %d process(es) and this run has %d: it goes on, but not bit for bit",
+                self.checkpoint,
+                self.restored["processes"],
+                trainer.accelerator.num_processes,
+            )
+        trainer.carry = {**self.restored["carry"], **trainer.carry}
+        trainer._metrics["train"].update(self.restored["metrics"])
+        trainer._tr_loss += self.restored["loss"]
+        trainer._globalstep_last_logged = self.restored["last_logged"]
+        if self.restored["evaluation_due"]:
+            self._evaluate(args, state, control)
+
+    def _evaluate(self, args, state, control) -> None:
+        """The evaluation that a signal cut short, with the checkpoint that was due after it."""
+        trainer = self.trainer
+        self.evaluation_due, self.save_due = True, self.restored["save_due"]
+        trainer._load_rng_state(self.checkpoint)
+        metrics = trainer._evaluate(None, None)
+        better = trainer._determine_best_metric(metrics, None)
+        if better if args.save_strategy == SaveStrategy.BEST else self.save_due:
+            trainer._save_checkpoint(trainer.model_wrapped, None)
+            trainer.callback_handler.on_save(args, state, control)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if self.inside:
+            return
+        if self.delayed:
+            control.should_save, self.delayed = True, False
+        self.generators = generators()
+        self.evaluation_due, self.save_due = control.should_evaluate, control.should_save
+        self.stopping = self.trainer.stop_signals.agree(self.trainer._largest)
+        if self.stopping:
+            if args.save_strategy == SaveStrategy.NO:
+                raise TrainingInterrupted(self.stopping)
+            # Once this step is logged, save; the evaluation may take longer than we are given.
+            control.should_evaluate, control.should_save = False, True
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        self.evaluation_due = False
+        self.generators = generators()
+
+    def on_save(self, args, state, control, **kwargs):
+        if self.stopping:
+            raise TrainingInterrupted(self.stopping, self.saved[1])
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """Wall and CPU seconds since training began, those before the checkpoint included."""
+        wall, cpu = self._seconds
+        return wall + time.perf_counter() - self._clock[0], cpu + time.process_time() - self._clock[1]
+
+    def write(self, folder: Path) -> None:
+        """Write this process's part of a checkpoint."""
+        trainer = self.trainer
+        wandb = sys.modules.get("wandb")
+        run = getattr(wandb, "run", None)
+        values = {
+            "processes": trainer.accelerator.num_processes,
+            "metrics": {name: [float(v) for v in values] for name, values in trainer._metrics["train"].items()},
+            "loss": float(trainer._tr_loss),
+            "last_logged": trainer._globalstep_last_logged,
+            "evaluation_due": self.evaluation_due,
+            "save_due": self.save_due,
+            "seconds": self.seconds,
+            "wandb_run_id": None if run is None else run.id,
+            "carry": trainer.carry,
+        }
+        write_run_state(folder, trainer.accelerator.process_index, values)
