@@ -66,8 +66,9 @@ class MultiTurnGRPOConfig(GRPOConfig):
     max_context_length: int | None = field(
         default=None,
         metadata={
-            "help": "Token limit of a prompt. In 'window' context history is shortened until it fits; an episode "
-            "whose prompt cannot fit ends with stop reason 'context_limit'. Default: the model's window."
+            "help": "Token limit of a prompt. In 'window' context history is shortened until it fits; where the "
+            "template allows it (webshop), a long observation is cut after that. An episode whose prompt cannot fit "
+            "ends with stop reason 'context_limit'. Default: the model's window."
         },
     )
     episodes_per_forward: int | None = field(

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from progpo_trl.environments.base import TaskSet
 from progpo_trl.environments.webshop.catalogue import Catalogue, build_catalogue, open_shop
@@ -29,9 +29,12 @@ class ShopTasks(TaskSet):
     in all, or "strict", which mends its goals that cannot be reached and its wrong options that pass; split_by:
     "goal", as published, or "product" (see `split_goals`).
 
-    The splits are train, dev and test.
+    The splits are train, dev and test. An episode that was cut off bought nothing: its score is 0.
     """
 
+    prompt_template = "webshop"
+    fallback_characters = 20
+    unreported: ClassVar[dict[str, float]] = {"score": 0.0, "bought": 0.0}
     eval_split = "dev"
 
     def __init__(
@@ -151,7 +154,7 @@ class GeneratedWebshopTasks(ShopTasks):
     those of `ShopTasks`.
 
     Ids name the shop, so that one id never means two goals: "full-1000-0-00017-G000000004" is goal 17 of the shop of
-    level full with 1,000 products and seed 0.
+    level full with 1,000 products and seed 0. The prompt of the level tiny is the tiny policy's.
     """
 
     name = "webshop_generated"
@@ -181,6 +184,8 @@ class GeneratedWebshopTasks(ShopTasks):
             mode=mode,
             split_by=split_by,
         )
+        if level == "tiny":
+            self.prompt_template = "tiny"
 
 
 def open_generated_store(path: str, products: int, shop_seed: int, level: str) -> Catalogue:
