@@ -11,7 +11,7 @@ from progpo_trl.viewer.groups import Group
 from progpo_trl.viewer.index import EpisodeIndex
 
 RANGES = 4  # of generations, for the histograms
-BINS = 40
+BINS = 41  # odd, so that zero is in the middle of one
 
 
 @dataclass(frozen=True)

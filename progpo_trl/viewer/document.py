@@ -36,7 +36,6 @@ def document(
     rows = kept if kept is not None else [range(len(source.index.rows)) for source in run.sources]
     return {
         "name": run.name,
-        "path": str(run.path),
         "facts": _facts(run),
         "notices": [*run.notices, *notices, *(line for source in run.sources for line in _damage(source))],
         "gate": {"text": _gate(run), "fallback": run.fallback is not None, "known": bool(run.config)},
@@ -63,30 +62,18 @@ def _facts(run: RunFolder) -> list[list[str]]:
     environment = run.config.get("environment")
     if isinstance(environment, dict):
         found.append(["environment", ", ".join(f"{k} {v}" if k != "name" else str(v) for k, v in environment.items())])
-    for when in ("before", "after"):
-        rate = _rate(run.summary.get(f"success_{when}"))
-        if rate:
-            found.append([f"held-out games {when}", f"{rate[0]:.1%} [{rate[1]:.1%}, {rate[2]:.1%}]"])
+    for when, (rate, low, high) in run.held_out.items():
+        found.append([f"held-out games {when}", f"{rate:.1%} [{low:.1%}, {high:.1%}]"])
     return found
-
-
-def _rate(value: Any) -> tuple[float, float, float] | None:
-    """(rate, low, high) of a rate of summary.json, or None."""
-    if not isinstance(value, dict):
-        return None
-    numbers = tuple(value.get(name) for name in ("rate", "low", "high"))
-    return numbers if all(isinstance(x, int | float) and math.isfinite(x) for x in numbers) else None
 
 
 def _damage(source: Source) -> list[str]:
     index, notices = source.index, []
     if index.n_damaged:
         named = "; ".join(f"line {line} {problem}" for line, problem in index.damaged)
+        lines = f"{index.n_damaged} damaged line{'s' if index.n_damaged > 1 else ''} of {index.path.name}"
         more = index.n_damaged - len(index.damaged)
-        notices.append(
-            f"{source.name}: {index.n_damaged} damaged line{'s' * (index.n_damaged != 1)} of {index.path.name} left out: {named}"
-            + (f"; and {more} more" if more else "")
-        )
+        notices.append(f"{source.name}: {lines} left out: {named}" + (f"; and {more} more" if more else ""))
     if index.pending:
         notices.append(f"{source.name}: the last line is not complete yet ({index.pending} bytes) and left out.")
     return notices
@@ -95,8 +82,10 @@ def _damage(source: Source) -> list[str]:
 def _gate(run: RunFolder) -> str:
     gate = run.gate
     if gate.kind not in GATES:
-        return f"gate {gate.kind}: progpo explain says where it is open"
-    return "gate: no episode succeeds" if gate.kind == "success" else f"gate: every |return| is below {gate.tau_R:g}"
+        return f"its gate is {gate.kind}: progpo explain says where it is open"
+    if gate.kind == "success":
+        return "open where no episode succeeds"
+    return f"open where every |return| is below {gate.tau_R:g}"
 
 
 def _source(source: Source, groups: list[Group], rows: Sequence[int]) -> dict[str, Any]:
@@ -158,18 +147,9 @@ def _charts(run: RunFolder, source: Source, groups: list[Group]) -> list[dict[st
         return []
     values, x = curves.values, curves.update
     points = []
-    for when, at in (("before", x[0]), ("after", x[-1])):
-        rate = _rate(run.summary.get(f"success_{when}"))
-        if rate:
-            points.append(
-                {
-                    "name": f"held-out games {when} training",
-                    "x": int(at),
-                    "y": rate[0],
-                    "low": rate[1],
-                    "high": rate[2],
-                }
-            )
+    for when, (rate, low, high) in run.held_out.items():
+        at = int(x[0] if when == "before" else x[-1])
+        points.append({"name": f"held-out games {when} training", "x": at, "y": rate, "low": low, "high": high})
     evaluated = [(e["step"], e["eval_success"]) for e in run.log if _numbers(e, "step", "eval_success")]
     points += [{"name": "evaluation", "x": step, "y": rate, "low": None, "high": None} for step, rate in evaluated]
     found = [
@@ -230,7 +210,7 @@ def _lines(
     raw: bool = True,
     points: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """share: values in [0, 1], shown as percent; zoom: not always up to 100 %; raw: also the values before smoothing."""
+    """share: values in [0, 1], as percent; zoom: not always up to 100 %; raw: also the values before smoothing."""
     return {
         "kind": "lines",
         "title": title,

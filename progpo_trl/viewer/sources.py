@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -67,6 +68,18 @@ class RunFolder:
         tau = section.get("tau_R", Gate.tau_R)
         number = isinstance(tau, int | float) and not isinstance(tau, bool)
         return Gate(str(section.get("gate", Gate.kind)), float(tau) if number else Gate.tau_R)
+
+    @property
+    def held_out(self) -> dict[str, tuple[float, float, float]]:
+        """The keys "before" and "after" -> (rate, low, high) of the success on held-out games, as far as summary.json has it."""
+        found = {}
+        for when in ("before", "after"):
+            value = self.summary.get(f"success_{when}")
+            if isinstance(value, dict):
+                numbers = tuple(value.get(name) for name in ("rate", "low", "high"))
+                if all(type(x) in (int, float) and math.isfinite(x) for x in numbers):
+                    found[when] = numbers
+        return found
 
     @property
     def method(self) -> str:

@@ -107,7 +107,7 @@ function gateWords(gate) {
   if (gate === null) return plain(text);
   const state = gate ? "open" : "closed";
   if (!known) return plain(`${state} (${text})`);
-  if (!fallback) return plain(`${state}, but this run has no fallback (${text})`);
+  if (!fallback) return plain(`this run has no fallback; it would be ${state} (${text})`);
   return plain(gate ? `open: the fallback acts (${text})` : `closed: the base alone acts (${text})`);
 }
 

@@ -89,9 +89,9 @@ function stepPanel(state, source, g, row, episode, t) {
   const panel = el("div", { class: "step" });
   const go = (to, text) => link({ ...state, step: String(to) }, text, "button");
   const buttons = el("p", { class: "buttons" });
-  if (!whole && t > 0) buttons.append(go(t - 1, "Step before"));
-  if (!whole && t + 1 < episode.steps.length) buttons.append(go(t + 1, "Next step"));
-  buttons.append(link({ ...state, view: whole ? "" : "episode" }, whole ? "This step alone" : "The whole episode", "button"));
+  if (!whole && t > 0) buttons.append(go(t - 1, "Previous"));
+  if (!whole && t + 1 < episode.steps.length) buttons.append(go(t + 1, "Next"));
+  buttons.append(link({ ...state, view: whole ? "" : "episode" }, whole ? "One step" : "Whole episode", "button"));
   const title = whole ? `${name}, ${count(episode.steps.length, "step")}` : `${name}, step ${t} of ${episode.steps.length}`;
   panel.append(el("h3", { id: "step-name" }, title), buttons);
   for (const [key, value] of rest) {
