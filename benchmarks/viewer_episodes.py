@@ -1,7 +1,7 @@
-"""Runs to look at: generated ALFWorld games, played by an expert that errs less and less, with thoughts like a model's.
+"""Runs to look at: generated ALFWorld games, played by an expert that errs less and less, with long thoughts.
 
-The advantages are those that ProGPO over GiGPO gives; nothing is trained. `benchmarks/viewer.py`, the viewer's tests and the
-pictures of docs/viewing.md use it.
+The advantages are those that ProGPO over GiGPO gives; nothing is trained. `benchmarks/viewer.py`, the viewer's tests
+and the picture in docs/viewing.md use it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _THOUGHTS = (
     "I should think about where a {target} is usually kept, and look in the nearest of these places first.",
     "So far I have not seen any {target}, which leaves the places that I have not opened yet.",
     "The last observation says: {seen}",
-    "My goal is to deal with the {target} and then bring it to the right place, so I need to find it before anything else.",
+    "My goal is to deal with the {target} and bring it to the right place, so I need to find it before anything else.",
     "It would be a waste of steps to go back to where I have already been, unless I forgot something there.",
     "I have used {n} steps until now, and the episode does not last forever.",
     "If this does not work I will go on with the next receptacle in the list and come back later.",
@@ -100,7 +100,7 @@ def write_run(
     evaluated: int = 0,
     on_episode: Callable[[int], object] = lambda n: None,
 ) -> None:
-    """Write config.yaml and episodes.jsonl of a run, and with `evaluated` games an evaluation of some training tasks."""
+    """Write config.yaml and episodes.jsonl of a run, and with `evaluated` an evaluation of so many training tasks."""
     rng = random.Random(seed)
     tasks = load_environment("alfworld_generated", level=level)
     ids = list(tasks.task_ids("train"))

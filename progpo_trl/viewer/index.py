@@ -205,7 +205,7 @@ class EpisodeIndex:
     def scan(self, query: str) -> Iterator[int | None]:
         """The episodes in whose texts `query` occurs, whatever the case; None now and then where none was found."""
         needle, folded = query.lower().encode("utf-8", errors="replace"), query.casefold()
-        raw = _RAW.issuperset(query.encode("utf-8", errors="replace"))
+        raw = query.isascii() and _RAW.issuperset(query.encode())
         if not self.has_texts:
             return
         with open(self.path, "rb") as file:

@@ -71,7 +71,7 @@ class RunFolder:
 
     @property
     def held_out(self) -> dict[str, tuple[float, float, float]]:
-        """The keys "before" and "after" -> (rate, low, high) of the success on held-out games, as far as summary.json has it."""
+        """Of "before" and "after" training: (rate, low, high) on held-out games, where summary.json has them."""
         found = {}
         for when in ("before", "after"):
             value = self.summary.get(f"success_{when}")
@@ -106,9 +106,10 @@ def open_run(path: str | Path, evaluations: Sequence[Path] = ()) -> RunFolder:
     if training.is_file() and not _is_evaluation(training):
         sources.append(Source("training", "training", EpisodeIndex(training)))
         seen.add(training.resolve())
-    found = list(_evaluations(folder)) if path.is_dir() else []
     if training.is_file() and _is_evaluation(training):
-        found.insert(0, training)
+        found = [training]
+    else:
+        found = list(_evaluations(folder)) if path.is_dir() else []
     for extra in evaluations:
         there = list(_in_folder(extra)) if extra.is_dir() else [extra] if extra.is_file() else []
         if not there:
@@ -135,8 +136,6 @@ def open_run(path: str | Path, evaluations: Sequence[Path] = ()) -> RunFolder:
 
 def _is_evaluation(path: Path) -> bool:
     """Whether an episodes file is one that an evaluation wrote: its lines name their game."""
-    if (path.parent / EVALUATION).is_file():
-        return True
     with open(path, "rb") as file:
         first = file.readline(1 << 20)
     try:
@@ -160,11 +159,12 @@ def _evaluations(folder: Path) -> Iterator[Path]:
 
 
 def _in_folder(folder: Path) -> Iterator[Path]:
-    """The episodes of an evaluation's folder, or else the numbers of its games."""
-    if (folder / EPISODES).is_file():
-        yield folder / EPISODES
-        return
-    yield from sorted(folder.glob("evaluation*.json"))
+    """An evaluation's episodes in its folder: all, or those of one that still runs, or only its games' numbers."""
+    for pattern in (EPISODES, "episodes.part-*.jsonl", "evaluation*.json"):
+        found = sorted(folder.glob(pattern))
+        if found:
+            yield from found
+            return
 
 
 def _name(file: Path, folder: Path) -> str:
