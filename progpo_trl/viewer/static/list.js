@@ -111,6 +111,7 @@ function showList(state) {
   const page = Math.min(Math.max(1, Number(state.page) || 1), pages);
   const episodes = passed.reduce((n, [, rows]) => n + rows.size, 0);
   const line = document.getElementById("found");
+  line.dataset.of = location.hash;
   line.replaceChildren(`${count(passed.length, "group")} with ${count(episodes, "episode")}` + (pages > 1 ? `, page ${page} of ${pages}` : ""));
   if (state.task) line.append(", of task ", el("code", {}, plain(state.task)), " ", link({ ...state, task: "", page: "" }, "show all tasks"));
   const head = [source.section_names ? "part" : "update", "group", "task", "episodes", "mean return", "coverage", "invalid"];
