@@ -84,6 +84,18 @@ def _parser(chosen: list[str]) -> argparse.ArgumentParser:
 
         explain_command.add_arguments(explain)
         explain.set_defaults(run=explain_command.run)
+    view = commands.add_parser("view", help="show a run: curves, rollouts side by side, every step; or export a page")
+    if chosen == ["view"]:
+        from progpo_trl.viewer import command as view_command
+
+        view_command.add_arguments(view)
+        view.set_defaults(run=view_command.run)
+    plots = commands.add_parser("plots", help="draw learning curves of runs with intervals over seeds, and more")
+    if chosen == ["plots"]:
+        from progpo_trl.reporting import plots_command
+
+        plots_command.add_arguments(plots)
+        plots.set_defaults(run=plots_command.run)
     listing = commands.add_parser("recipes", help="list the recipes that ship with the package")
     listing.set_defaults(run=_recipes)
     return parser
