@@ -167,6 +167,16 @@ class MultiTurnGRPOConfig(GRPOConfig):
     save_episodes: bool = field(
         default=True, metadata={"help": "Append every training episode to `output_dir/episodes.jsonl`."}
     )
+    log_tables_every_generations: int | None = field(
+        default=10,
+        metadata={
+            "help": "Log a table of trajectories and one of groups to W&B and Trackio every so many generations, "
+            "beginning with the first. null: never."
+        },
+    )
+    log_table_episodes: int = field(
+        default=16, metadata={"help": "Episodes in a table of trajectories, whole groups first (texts are cut)."}
+    )
     show_rollout_progress: bool = field(
         default=True, metadata={"help": "Show a progress bar over episodes while they are played."}
     )
