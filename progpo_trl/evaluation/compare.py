@@ -15,6 +15,7 @@ import numpy as np
 
 from progpo_trl.evaluation.errors import EvaluationError
 from progpo_trl.evaluation.intervals import (
+    Mean,
     bootstrap_mean,
     difference_of_runs,
     mcnemar,
@@ -248,6 +249,12 @@ def _holm(values: Sequence[float]) -> list[float]:
     return out
 
 
+def _within(mean: Mean, least: float = -1.0) -> dict[str, Any]:
+    """As JSON, without what the ends of Student's interval say beyond the shares there can be."""
+    ends = {} if mean.low is None else {"low": max(least, mean.low), "high": min(1.0, mean.high)}
+    return asdict(mean) | ends
+
+
 def _groups_part(groups: Mapping[str, Sequence[Entry]], split: str, temperature: float | None) -> dict[str, Any]:
     out: dict[str, Any] = {"split": split, "temperature": temperature, "groups": {}, "pairs": []}
     rates: dict[str, list[float]] = {}
@@ -261,12 +268,12 @@ def _groups_part(groups: Mapping[str, Sequence[Entry]], split: str, temperature:
             runs.append({"name": run, "training_seed": content["agent"].get("training_seed"), **_numbers(records)})
         rates[name] = [run["success"]["rate"] for run in runs]
         scores[name] = [run["score"]["mean"] for run in runs if "score" in run]
-        out["groups"][name] = {"runs": runs, "success": asdict(mean_over_runs(rates[name]))}
+        out["groups"][name] = {"runs": runs, "success": _within(mean_over_runs(rates[name]), 0.0)}
         if scores[name]:
             out["groups"][name]["score"] = asdict(mean_over_runs(scores[name]))
     first, *others = groups
     for name in others:
-        pair = {"first": first, "second": name, "difference": asdict(difference_of_runs(rates[first], rates[name]))}
+        pair = {"first": first, "second": name, "difference": _within(difference_of_runs(rates[first], rates[name]))}
         if scores[first] and scores[name]:
             pair["score_difference"] = asdict(difference_of_runs(scores[first], scores[name]))
         out["pairs"].append(pair)

@@ -129,26 +129,26 @@ def draw(comparison: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(11, sum(heights) + 0.4), layout="constrained")
     axes = figure.subplots(len(parts), 2, squeeze=False, height_ratios=heights, width_ratios=(3, 2))
     for (left, right), part, bars in zip(axes, parts, rows, strict=True):
-        labels = [label for label, _, _ in bars]
         for y, (_, value, bold) in enumerate(bars):
             _point(left, value["rate"], value["low"], value["high"], y, "black" if bold else "tab:blue")
-        left.set(xlim=(-2, 102), xlabel="success, %", title=f"{part['split']}, {sampling_name(part['temperature'])}")
-        left.set_yticks(range(len(bars)), labels)
-        names = [pair["second"] for pair in part["pairs"]]
-        for y, pair in enumerate(part["pairs"]):
+        left.set(xlim=(-5, 105), xlabel="success, %", title=f"{part['split']}, {sampling_name(part['temperature'])}")
+        left.set_yticks(range(len(bars)), [label for label, _, _ in bars])
+        pairs = part["pairs"]
+        # Agents stand in the row of their success; groups have none of their own.
+        agents = comparison["kind"] == "agents"
+        places = range(1, len(bars)) if agents else range(len(pairs))
+        for y, pair in zip(places, pairs, strict=True):
             gap = pair["difference"]
             _point(right, gap["mean"], gap["low"], gap["high"], y, "tab:green" if gap["mean"] >= 0 else "tab:red")
         right.axvline(0, color="grey", linewidth=1)
-        right.set_yticks(range(len(names)), names)
-        first = part["pairs"][0]["first"] if part["pairs"] else ""
-        right.set(xlabel="difference, points", title=f"minus {first}" if first else "")
-        right.set_visible(bool(names))
-        for axis, n in ((left, len(bars)), (right, len(names))):
+        right.set_yticks(places, ["" if agents else _plain(pair["second"]) for pair in pairs])
+        right.set(xlabel="difference, points", title=f"minus {_plain(pairs[0]['first'])}" if pairs else "")
+        right.set_visible(bool(pairs))
+        for axis, n in ((left, len(bars)), (right, len(bars) if agents else len(pairs))):
             axis.set_ylim(max(n, 1) - 0.5, -0.5)
             axis.grid(axis="x", alpha=0.3)
-    figure.suptitle(
-        "95 % intervals over games" if comparison["kind"] == "agents" else "means: 95 % over training runs"
-    )
+    means = "95 % intervals: of runs over games, of means over training runs"
+    figure.suptitle("95 % intervals over games" if comparison["kind"] == "agents" else means)
     figure.savefig(path, dpi=120, format="png")
 
 
