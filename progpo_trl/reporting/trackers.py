@@ -76,10 +76,7 @@ class Trackers:
         name = getattr(trainer.advantage, "__name__", type(trainer.advantage).__name__)
         facts = {
             "environment": {"name": trainer.tasks.name, **trainer.tasks.data_summary()},
-            "advantage": {
-                "name": getattr(trainer.advantage, "__name__", type(trainer.advantage).__name__),
-                **described,
-            },
+            "advantage": {"name": name, **described},
             "versions": versions(),
         }
         run.config.update({"progpo_trl": facts}, allow_val_change=True)
