@@ -186,6 +186,7 @@ def run(
             trainer.train(resume_from_checkpoint=checkpoint)
         summary.trained()
         trainer.save_final_model(args.output_dir)
+        trainer.save_state()  # trainer_state.json: every logged metric, for `progpo view` and `progpo plots`
         saved = True
         if script.evaluate_around_training:
             summary.evaluate("after")
