@@ -38,6 +38,8 @@ def _run(argv: list[str]) -> int:
     # `train` owns all of its arguments: dotted names and --help included.
     if argv[:1] == ["train"]:
         return _train(argv[1:])
+    if argv[:1] == ["evaluate"]:
+        return _evaluate(argv[1:])
     arguments = _parser(argv[:1]).parse_args(argv)
     return arguments.run(arguments)
 
@@ -53,6 +55,11 @@ def _parser(chosen: list[str]) -> argparse.ArgumentParser:
     commands.add_parser(
         "train",
         help="train an agent: progpo train --config RECIPE [--name value ...]",
+        add_help=False,
+    )
+    commands.add_parser(
+        "evaluate",
+        help="say how good an agent is: progpo evaluate RUN_DIR, or --model PATH_OR_ID --environment NAME",
         add_help=False,
     )
     verify = commands.add_parser(
@@ -97,6 +104,18 @@ def _train(argv: list[str]) -> int:
         return train(argv)
     except SettingsError as error:
         print(f"progpo train: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _evaluate(argv: list[str]) -> int:
+    from progpo_trl.evaluate import main as evaluate
+    from progpo_trl.evaluation.errors import EvaluationError
+    from progpo_trl.settings_values import SettingsError
+
+    try:
+        return evaluate(argv)
+    except (SettingsError, EvaluationError) as error:
+        print(f"progpo evaluate: error: {error}", file=sys.stderr)
         return 2
 
 

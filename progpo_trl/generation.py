@@ -24,11 +24,13 @@ from transformers.generation import LogitsProcessorList, MinPLogitsWarper, TopKL
 @dataclass(slots=True)
 class TurnOutput:
     """Sampled ids of one turn (int32, the end token included if it was sampled), their log-probabilities under the
-    sampling distribution (float32, or None), and whether the turn was cut at the token limit."""
+    sampling distribution (float32, or None), and whether the turn was cut at the token limit. text: the response of
+    whoever answers in text; None where it is decoded from the ids."""
 
     ids: np.ndarray
     logprobs: np.ndarray | None
     truncated: bool
+    text: str | None = None
 
 
 @dataclass(frozen=True)

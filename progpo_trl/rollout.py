@@ -103,13 +103,15 @@ def play_streaming(
     max_turns: int,
     step_limit: int,
     action_format: str,
+    at_once: int | None = None,
     clock: RolloutClock | None = None,
     on_done: Callable[[Episode], None] = lambda episode: None,
 ) -> None:
     """As `play`, but no episode waits for another: its next request goes out once its environment has answered.
 
-    Environments are reset and stepped one at a time in the calling thread; only requests run beside each other.
-    Nothing here is collective: each process plays its own episodes at its own pace.
+    at_once: episodes under way at most, None for all; another begins when one ends. Environments are reset and
+    stepped one at a time in the calling thread; only requests run beside each other. Nothing here is collective: each
+    process plays its own episodes at its own pace.
     """
     clock = clock or RolloutClock()
     asked: dict[int, _Live] = {}
@@ -121,11 +123,19 @@ def play_streaming(
             asked[id(one.episode)] = one
             requests.send(one.episode, one.prompt)
 
-    for episode in episodes:
-        with clock.phase("environment"):
-            one = _start(episode, tasks, on_done)
-        if one is not None:
-            ask(one)
+    waiting = iter(episodes)
+
+    def begin() -> None:
+        while at_once is None or len(asked) < at_once:
+            episode = next(waiting, None)
+            if episode is None:
+                return
+            with clock.phase("environment"):
+                one = _start(episode, tasks, on_done)
+            if one is not None:
+                ask(one)
+
+    begin()
     while asked:
         with clock.phase("generation"):
             episode, output = requests.receive()
@@ -135,12 +145,15 @@ def play_streaming(
             ask(one)
         elif going:
             _stop_at_limit(one, on_done)
+        begin()
 
 
 def _play_turns(live, outputs, decode, action_format: str, step_limit: int, clock, on_done) -> list[_Live]:
     """Play one sampled turn of each of `live`; those that go on."""
     with clock.phase("decoding"):
-        texts = decode([out.ids for out in outputs]) if outputs else []
+        unread = [out.ids for out in outputs if out.text is None]
+        read = iter(decode(unread) if unread else ())
+        texts = [next(read) if out.text is None else out.text for out in outputs]
     with clock.phase("environment"):
         turns = zip(live, outputs, texts, strict=True)
         moved = [_move(one, output, text, action_format, step_limit) for one, output, text in turns]

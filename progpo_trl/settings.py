@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -98,11 +98,12 @@ class ScriptArguments:
 
 
 def parse(
-    argv: Sequence[str] | None = None, prog: str = "progpo train"
+    argv: Sequence[str] | None = None, prog: str = "progpo train", only: Collection[str] | None = None
 ) -> tuple[ScriptArguments, MultiTurnGRPOConfig, ModelArguments]:
     """The dataclasses for `argv` (default: this process's arguments): `--config FILE` and overrides.
 
-    `--help` prints every setting and exits. Anything wrong raises SettingsError with a one-line message.
+    only: for commands that use a part of the settings: these are taken from the file, others refused on the command
+    line. `--help` prints every setting and exits. Anything wrong raises SettingsError with a one-line message.
     """
     import sys
 
@@ -113,7 +114,11 @@ def parse(
         print_help(prog)
         raise SystemExit(0)
     settings = {} if config is None else read_file(find_recipe(config))
+    if only is not None:
+        settings = {name: setting for name, setting in settings.items() if name in only}
     for name, setting in overrides:
+        if only is not None and name.partition(".")[0] not in only:
+            raise SettingsError(f"{COMMAND_LINE}: {prog} has no use for --{name}{nearest(name, only)}")
         _override(settings, name, setting)
     return _build(settings, config)
 

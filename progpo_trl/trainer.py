@@ -24,6 +24,7 @@ from progpo_trl.config import MultiTurnGRPOConfig
 from progpo_trl.contexts import FullContext, PromptTemplate, WindowContext
 from progpo_trl.environments.base import TaskSet
 from progpo_trl.episodes import Episode, StepBatch, StopReason
+from progpo_trl.evaluation.training import write_training_evaluation
 from progpo_trl.exact_loss import ExactLossTrainer
 from progpo_trl.faults import exclude_lonely, stop_when_too_many_are_lost
 from progpo_trl.generation import CachedGeneration, Sampling, episode_stream
@@ -378,6 +379,8 @@ class MultiTurnGRPOTrainer(Resumable, ExactLossTrainer):
         world, me = self.accelerator.num_processes, self.accelerator.process_index
         mine = [self._new_episode(task_id, 0, i) for i, task_id in enumerate(ids) if i % world == me]
         seed = self.args.eval_seed if seed is None else seed
+        for e in mine:
+            e.seed = seed  # the environment's too: the panel does not depend on the seed of the training
         self.play_episodes(mine, sampling, seed=f"evaluation {seed}", step=0, progress="eval")
         everyone = self._gather_episodes(mine)
         lost = stop_when_too_many_are_lost(everyone, self.args.max_dropped_fraction)
@@ -387,8 +390,11 @@ class MultiTurnGRPOTrainer(Resumable, ExactLossTrainer):
         return everyone
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
-        """Play the panel once and log `eval_success`, `eval_success/<task type>`, `eval_steps` and so on."""
+        """Play the panel once, log `eval_success`, `eval_success/<task type>`, `eval_steps` and so on, and write
+        `evaluation-<step>.json` as `progpo evaluate` does."""
         episodes = self.evaluate_panel(as_ids(eval_dataset))
+        if self.accelerator.is_main_process:
+            write_training_evaluation(self, episodes)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in episode_metrics(episodes).items()}
         training = self.model.training
         # TRL's log() flushes the metrics of the mode it reads off the model.

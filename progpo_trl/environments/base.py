@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,6 +113,21 @@ class TaskSet(ABC):
     def data_summary(self) -> dict[str, Any]:
         """What the data holds and, under "skipped", how much was left out by reason; shown and kept with a run."""
         return {}
+
+    def data_hash(self, task_ids: Sequence[str]) -> str | None:
+        """SHA-256 of what these tasks are made of, wherever it lies on the disk (see `hash_texts`): results on equal
+        hashes can be compared. None when the set cannot say."""
+        return None
+
+
+def hash_texts(texts: Iterable[str]) -> str:
+    """SHA-256 of a sequence of texts; other borders between them give another hash."""
+    digest = hashlib.sha256()
+    for text in texts:
+        encoded = text.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "little"))
+        digest.update(encoded)
+    return digest.hexdigest()
 
 
 class EnvironmentTasks(TaskSet):

@@ -25,12 +25,13 @@ from progpo_trl.environments.alfworld.environment import AlfworldEnvironment
 from progpo_trl.environments.alfworld.expert import walkthrough
 from progpo_trl.environments.alfworld.game import Game
 from progpo_trl.environments.alfworld.problems import Dials, draw, to_pddl
-from progpo_trl.environments.base import TaskSet
+from progpo_trl.environments.base import TaskSet, hash_texts
 
 SPLITS = ("train", "valid_unseen")
 
 # What alfworld's grammar has where the sentence of the task belongs.
 _TASK_SLOT = "UNKNOWN GOAL."
+_VERSION = "0.4"  # of the texts in which generated games are played and written
 
 
 @dataclass(frozen=True)
@@ -219,6 +220,11 @@ class GeneratedAlfworldTasks(TaskSet):
     def task_type(self, task_id: str) -> str:
         """One of ALFWorld's six task types."""
         return self.games.game(task_id).task_type
+
+    def data_hash(self, task_ids: Sequence[str]) -> str:
+        """As that of the game files that `write_games` makes of these games."""
+        games = (self.games.generated(task_id) for task_id in task_ids)
+        return hash_texts(text for game in games for text in (_VERSION, game.task, game.problem))
 
 
 def write_games(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from progpo_trl.environments.alfworld.environment import AlfworldEnvironment
 from progpo_trl.environments.alfworld.library import GameLibrary
-from progpo_trl.environments.base import Environment, TaskSet
+from progpo_trl.environments.base import Environment, TaskSet, hash_texts
 
 ENGINES = ("native", "textworld")
 
@@ -70,6 +70,11 @@ class AlfworldTasks(TaskSet):
     def data_summary(self) -> dict[str, Any]:
         """How many games of which split and type there are, and how many were left out, by reason."""
         return self.library.summary()
+
+    def data_hash(self, task_ids: Sequence[str]) -> str:
+        """Of text version, task sentence and problem of every game: official files and shards of a game agree."""
+        games = (self.library.raw(task_id) for task_id in task_ids)
+        return hash_texts(text for game in games for text in (game.version, game.task, game.problem))
 
 
 def _find_games(games: str | Path | None) -> Path:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import fields
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from progpo_trl.environments.base import TaskSet
+from tqdm import tqdm
+
+from progpo_trl.environments.base import TaskSet, hash_texts
 from progpo_trl.environments.webshop.catalogue import Catalogue, build_catalogue, open_shop
 from progpo_trl.environments.webshop.environment import MAX_STEPS, WebshopEnvironment
 from progpo_trl.environments.webshop.errors import ShopFileError
@@ -89,6 +95,24 @@ class ShopTasks(TaskSet):
                 by_type[self.catalogue.product(position).category] += goals
             counts[split] = {"total": len(indices), **dict(sorted(by_type.items()))}
         return counts | {"skipped": self.catalogue.skipped}
+
+    def data_hash(self, task_ids: Sequence[str]) -> str:
+        """Of these goals and, since all of them can be found, of all products with their prices.
+
+        The same for a catalogue in memory and its store. It takes a minute for a million products.
+        """
+        goals = (self.catalogue.goals[self.ids.goal(task_id)] for task_id in task_ids)
+        asked = (
+            json.dumps([g.product.asin, g.instruction, g.attributes, g.options, g.price_upper], ensure_ascii=False)
+            for g in goals
+        )
+        return hash_texts(chain(asked, [self._shop_hash]))
+
+    @cached_property
+    def _shop_hash(self) -> str:
+        shown = tqdm(self.catalogue.products, "Hashing products", disable=None, leave=False, delay=2)
+        products = (repr([getattr(p, f.name) for f in fields(p)]) for p in shown)
+        return hash_texts(chain(map(repr, self.catalogue.prices.tolist()), products))
 
 
 class WebshopTasks(ShopTasks):

@@ -1,0 +1,317 @@
+"""Evaluate an agent: `progpo evaluate RUN_DIR`, or with a launcher `accelerate launch -m progpo_trl.evaluate RUN_DIR`.
+
+What is played (environment, context, prompt, lengths) comes from settings as those of a training: a run's own
+config.yaml, `--config`, and overrides on the command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from progpo_trl.evaluation.baselines import NAMES as BASELINES
+from progpo_trl.evaluation.errors import EvaluationError
+from progpo_trl.settings import ScriptArguments, parse
+from progpo_trl.settings_values import SettingsError, one_line
+
+if TYPE_CHECKING:
+    from trl import ModelConfig
+
+    from progpo_trl.config import MultiTurnGRPOConfig
+    from progpo_trl.environments import TaskSet
+    from progpo_trl.evaluation.agents import Agent
+
+# Settings of a training that decide how a policy is loaded and asked; the others are left out of its file.
+SETTINGS = (
+    "environment",
+    *("context", "history", "prompt_template", "system_prompt", "chat_template_kwargs"),
+    *("max_turns", "max_context_length", "max_completion_length"),
+    *("top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs"),
+    *("environment_retries", "max_dropped_fraction"),
+    *("model_name_or_path", "model_revision", "trust_remote_code", "attn_implementation", "model_init_kwargs"),
+    *("dtype", "load_in_8bit", "load_in_4bit", "bnb_4bit_quant_type", "use_bnb_nested_quant"),
+    "bnb_4bit_quant_storage",
+    *("bf16", "fp16", "use_cpu", "seed"),
+)
+_OURS = (
+    "model",
+    "adapter",
+    "config",
+    "split",
+    "temperatures",
+    "seeds",
+    "tasks",
+    "batch_size",
+    "agent",
+    "out",
+    "resume",
+)
+_HINTS = {"temperature": "--temperatures", "seed": "--seeds", "eval_tasks": "--tasks", "output_dir": "--out"}
+
+
+@dataclass
+class Job:
+    """One evaluation, read from the command line."""
+
+    options: argparse.Namespace
+    model: str | None
+    script: ScriptArguments
+    config: MultiTurnGRPOConfig
+    model_args: ModelConfig
+    run: Path | None
+    out: Path
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code. SettingsError and EvaluationError are mistakes of the caller."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    ours, theirs = _split_words(argv)
+    options = parser().parse_args(ours)
+    runs = options.run or [None]
+    if len(runs) > 1 and (options.model or options.out):
+        raise EvaluationError(
+            "several runs are evaluated each with its own model, into its own folder: no --model, --out"
+        )
+    folders = []
+    for run in runs:
+        job = read_job(options, theirs, run)
+        if len(runs) > 1:
+            _print(f"{run}")
+        code = run_job(job, argv)
+        if code:
+            return code
+        folders.append(job.out)
+    if len(runs) > 1 and _is_main():
+        from progpo_trl.evaluation.compare import compare_groups
+        from progpo_trl.evaluation.results import read_evaluation
+
+        group = [read_evaluation(folder) for folder in folders]
+        _print("\n" + compare_groups({"runs": list(zip(map(str, runs), group, strict=True))}).markdown())
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's own options; settings of the training are read by `settings.parse`."""
+    text = argparse.ArgumentParser(
+        prog="progpo evaluate",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Play every game of a fixed panel once per sampling seed and say how good the agent is.",
+        epilog=(
+            "Settings that decide what is played are those of a training, by the same names, and override the file:\n"
+            "  --environment.games DIR, --environment.level easy, --context full, --prompt_template FILE,\n"
+            "  --max_completion_length N, --max_turns N, --system_prompt TEXT, --attn_implementation sdpa, ...\n"
+            "`--environment NAME` is short for `--environment.name NAME`; `progpo train --help` explains each.\n\n"
+            "  progpo evaluate runs/quickstart\n"
+            "  progpo evaluate --model Qwen/Qwen2.5-1.5B-Instruct --environment alfworld \\\n"
+            "      --split valid_seen --split valid_unseen --seeds 0 1 2\n"
+            "  progpo evaluate --agent expert --environment alfworld_generated\n"
+        ),
+    )
+    text.add_argument(
+        "run", nargs="*", metavar="RUN_DIR", help="a run: its model and its config.yaml; several: one after the other"
+    )
+    text.add_argument("--model", metavar="PATH_OR_ID", help="folder or Hub id of a model, an adapter or a checkpoint")
+    text.add_argument("--adapter", metavar="PATH_OR_ID", help="LoRA adapter to put on the model")
+    text.add_argument(
+        "--config", metavar="FILE", help="recipe or config.yaml (default: the run's that holds the model)"
+    )
+    text.add_argument(
+        "--split", action="append", metavar="NAME", help="may be given several times (default: environment.eval_split)"
+    )
+    text.add_argument(
+        "--temperatures", nargs="+", type=float, metavar="T", default=[0.4, 0.0], help="0 is greedy (default: 0.4 0)"
+    )
+    text.add_argument(
+        "--seeds", nargs="+", type=int, metavar="N", default=[0], help="sampling seeds; greedy play uses the first"
+    )
+    text.add_argument("--tasks", type=int, metavar="N", help="games per split, spread over the panel (default: all)")
+    text.add_argument(
+        "--batch-size", "--batch_size", type=int, metavar="N", default=64, help="episodes decoded together"
+    )
+    text.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16", "float16"],
+        help="of the weights, without mixed precision (default: as the settings train; on a CPU float32)",
+    )
+    text.add_argument("--agent", choices=["policy", *BASELINES], default="policy", help="who plays (default: policy)")
+    text.add_argument("--out", type=Path, metavar="DIR", help="default: RUN_DIR/evaluation, or evaluations/NAME")
+    text.add_argument("--resume", action="store_true", help="keep the games that are finished in --out")
+    return text
+
+
+def _split_words(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words for this command's parser, and those that are settings."""
+    ours: list[str] = []
+    theirs: list[str] = []
+    current = ours
+    for word in argv:
+        name = word[2:].partition("=")[0].replace("-", "_") if word.startswith("--") else ""
+        if name in _HINTS:
+            raise SettingsError(f"command line: progpo evaluate has no --{name}; it is {_HINTS[name]}")
+        if name == "environment":
+            word = word.replace("--environment", "--environment.name", 1)
+        if name or word == "-h":
+            current = ours if name in (*_OURS, "dtype", "help") or word == "-h" else theirs
+        current.append(word)
+    return ours, theirs
+
+
+def read_job(options: argparse.Namespace, settings: Sequence[str], run: str | None) -> Job:
+    """What is to be evaluated; raises SettingsError or EvaluationError."""
+    model = options.model or run
+    if run is not None and not Path(run).is_dir():
+        raise EvaluationError(f"{run}: there is no such folder")
+    home = _run_folder(run or model)
+    config = options.config or (None if home is None else str(home / "config.yaml"))
+    if run is not None and config is None:
+        raise EvaluationError(f"{run}: is no run of progpo train (no config.yaml); give --model and --environment")
+    words = [] if config is None else ["--config", config]
+    words += settings
+    words += ["--model_name_or_path", model] if model else []
+    if options.agent != "policy" and config is None:
+        words += ["--model_name_or_path", "none"]  # the settings ask for one; nothing loads it
+    if not _has_gpu():
+        words += ["--use_cpu", "true", "--bf16", "false", "--fp16", "false"]
+    if options.dtype:
+        words += ["--dtype", options.dtype]
+    script, training, model_args = parse(words, "progpo evaluate", only=SETTINGS)
+    if model is None and options.agent == "policy" and options.adapter is None:
+        model = model_args.model_name_or_path
+    out = options.out or (home / "evaluation" if home and run else Path("evaluations", _name(options, model, script)))
+    of_run = home if options.config is None and not (run and options.model) else None
+    return Job(options, model, script, training, model_args, of_run, out)
+
+
+def _run_folder(model: str | None) -> Path | None:
+    """The run that a folder is, or is a checkpoint of."""
+    if model is None or not Path(model).is_dir():
+        return None
+    folder = Path(model)
+    places = [folder, folder.resolve().parent] if folder.resolve().name.startswith("checkpoint-") else [folder]
+    return next((place for place in places if (place / "config.yaml").is_file()), None)
+
+
+def _name(options: argparse.Namespace, model: str | None, script: ScriptArguments) -> str:
+    who = options.agent if options.agent != "policy" else options.adapter or model or "policy"
+    return re.sub(r"[^\w.-]+", "-", f"{who}-{script.environment['name']}").strip("-.")
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def run_job(job: Job, argv: Sequence[str]) -> int:
+    """Load, play, write, tell; the exit code."""
+    from progpo_trl.evaluation.processes import Processes
+    from progpo_trl.evaluation.results import EVALUATION, table
+    from progpo_trl.evaluation.run import already_there, evaluate, panel_exists
+
+    options = job.options
+    Processes()  # the process group and its devices, before a model takes one
+    tasks = load_tasks(job.script)
+    splits = options.split or [job.script.environment["eval_split"] or tasks.eval_split]
+    # What can be found out before a large model is loaded is found out before.
+    for split in splits:
+        panel_exists(tasks, split)
+    if not options.resume and (job.out / EVALUATION).exists():
+        raise already_there(job.out)
+    agent = load_agent(job, tasks)
+    try:
+        content = evaluate(
+            agent,
+            tasks,
+            splits=splits,
+            temperatures=options.temperatures,
+            seeds=options.seeds,
+            n_tasks=options.tasks,
+            max_turns=job.config.max_turns,
+            out=job.out,
+            resume=options.resume,
+            environment=job.script.environment,
+            environment_retries=job.config.environment_retries,
+            max_dropped_fraction=job.config.max_dropped_fraction,
+            command=["progpo", "evaluate", *argv],
+        )
+    except KeyboardInterrupt:
+        _print(f"\nprogpo evaluate: interrupted; finished games are in {job.out}: go on with --resume", sys.stderr)
+        return 128 + signal.SIGINT
+    except (RuntimeError, OSError) as error:
+        raise EvaluationError(one_line(error)) from error
+    _print(f"{table(content)}\n\n  {job.out}/evaluation.json\n  {job.out}/episodes.jsonl   every game, step by step")
+    return 0
+
+
+def load_tasks(script: ScriptArguments) -> TaskSet:
+    """The task set of the settings' environment."""
+    from progpo_trl.environments import load_environment
+
+    options: dict[str, Any] = {k: v for k, v in script.environment.items() if k not in ("name", "split", "eval_split")}
+    try:
+        return load_environment(script.environment["name"], **options)
+    except (ValueError, OSError, ImportError, KeyError) as error:
+        raise SettingsError(f"environment: {one_line(error)}") from error
+
+
+def load_agent(job: Job, tasks: TaskSet) -> Agent:
+    """The agent that the options ask for."""
+    options = job.options
+    if options.agent != "policy":
+        from progpo_trl.evaluation.baselines import baseline
+
+        if options.model or options.adapter:
+            raise EvaluationError(f"--agent {options.agent} plays without a model: leave out --model and --adapter")
+        try:
+            return baseline(options.agent, tasks)
+        except ValueError as error:
+            raise EvaluationError(str(error)) from error
+    import torch
+    from accelerate import PartialState
+    from trl import get_quantization_config
+
+    from progpo_trl.evaluation.policy_agent import PlaySettings
+    from progpo_trl.evaluation.policy_files import load_policy
+
+    device = PartialState(cpu=job.config.use_cpu).device
+    extra = {"revision": job.model_args.model_revision, "attn_implementation": job.model_args.attn_implementation}
+    extra |= {"trust_remote_code": job.config.trust_remote_code or None}
+    extra |= {"quantization_config": get_quantization_config(job.model_args)}
+    precision = torch.bfloat16 if job.config.bf16 else torch.float16 if job.config.fp16 else None
+    facts = {} if job.run is None else {"run": str(job.run), "training_seed": job.config.seed}
+    return load_policy(
+        None if options.adapter and not options.model else job.model,
+        options.adapter,
+        settings=PlaySettings.from_config(job.config),
+        dtype=options.dtype or job.model_args.dtype or "float32",
+        device=str(device),
+        batch_size=options.batch_size,
+        autocast=precision if device.type == "cuda" and not options.dtype else None,
+        facts=facts,
+        **{name: value for name, value in (extra | (job.config.model_init_kwargs or {})).items() if value is not None},
+    )
+
+
+def _is_main() -> bool:
+    from progpo_trl.evaluation.processes import Processes
+
+    return Processes().rank == 0
+
+
+def _print(text: str, file=None) -> None:
+    if _is_main():
+        print(text, file=file or sys.stdout)
+
+
+if __name__ == "__main__":
+    from progpo_trl.cli import main as command
+
+    # One place decides about errors, exit codes and closed pipes.
+    raise SystemExit(command(["evaluate", *sys.argv[1:]]))
