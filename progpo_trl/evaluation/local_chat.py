@@ -43,10 +43,9 @@ class LocalChatModel(ChatModel):
         self._worker: threading.Thread | None = None
         config = policy.model.config.get_text_config()
         self._window = getattr(config, "max_position_embeddings", None) or 2**30
-        limit = policy.settings.max_context_length
-        self._window = (
-            self._window if limit is None else min(self._window, limit + policy.settings.max_completion_length)
-        )
+        prompt = policy.settings.max_context_length
+        if prompt is not None:
+            self._window = min(self._window, prompt + policy.settings.max_completion_length)
 
     def facts(self) -> dict[str, Any]:
         """As `ChatModel.facts`."""
@@ -97,12 +96,20 @@ class LocalChatModel(ChatModel):
             raise ContextTooLong(f"{len(ids)} prompt and {max_tokens} answer tokens in a window of {self._window}")
         request = _Request(ids, float(temperature or 0.0), max_tokens, call.stream(), Future())
         self._requests.put(request)
-        output = request.answer.result()
+        output = self._result(request)
         text, cut = clean_text(tokenizer.decode(output.ids, skip_special_tokens=True))
         ends = [at for word in stop if (at := text.find(word)) >= 0]
         return Completion(
             text[: min(ends)] if ends else text, len(ids), len(output.ids), (output.truncated and not ends) or cut
         )
+
+    def _result(self, request: _Request):
+        while True:
+            try:
+                return request.answer.result(timeout=1.0)
+            except TimeoutError:
+                if self._worker is None or not self._worker.is_alive():
+                    raise Stopped("the evaluation was stopped") from None
 
     def _serve(self, requests: queue.Queue) -> None:
         """Decode what is asked until None is."""

@@ -24,9 +24,8 @@ from progpo_trl.evaluation.prompted import QUOTED, ChatPlayer, PromptedAgent, Pr
 
 TEMPLATE = PROMPTS / "agents" / "react.jinja"
 
-_ACTION = re.compile(
-    r"^[ \t]*[*_`]{0,3}action[*_`]{0,3}[ \t]*:[ \t]*[*_`]{0,3}[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE
-)
+# Chat models like to write the labels in bold.
+_ACTION = re.compile(r"^[ \t]*[*_`]{0,3}action[*_`]{0,3}[ \t]*:[ \t]*[*_`]{0,3}(.*)$", re.IGNORECASE | re.MULTILINE)
 _THOUGHT = re.compile(r"^\s*[*_`]{0,3}thought[*_`]{0,3}[ \t]*:[ \t]*[*_`]{0,3}", re.IGNORECASE)
 _OBSERVATION = re.compile(r"^[ \t]*[*_`]{0,3}observation[*_`]{0,3}[ \t]*:", re.IGNORECASE | re.MULTILINE)
 _TAGS = re.compile(r"</?(?:think|action)>", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Reflexion (Shinn et al. 2023): several trials of the same game; after a failed one the model notes what to do better.
+"""Reflexion (Shinn et al. 2023): several trials of a game; after a failed one the model notes what to do better.
 
 It is told whether a trial succeeded, which no other agent is: its success after n trials is no success of one try.
 Trial 1 is ReAct, call for call.
