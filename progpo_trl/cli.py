@@ -62,6 +62,12 @@ def _parser(chosen: list[str]) -> argparse.ArgumentParser:
         help="say how good an agent is: progpo evaluate RUN_DIR, or --model PATH_OR_ID --environment NAME",
         add_help=False,
     )
+    comparing = commands.add_parser("compare", help="compare evaluations game by game, or methods run by run")
+    if chosen == ["compare"]:
+        from progpo_trl import compare as compare_command
+
+        compare_command.add_arguments(comparing)
+        comparing.set_defaults(run=compare_command.run)
     verify = commands.add_parser(
         "verify", help="check environments, data and estimators against recordings of the reference software"
     )

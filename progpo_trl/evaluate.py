@@ -92,11 +92,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return code
         folders.append(job.out)
     if len(runs) > 1 and _is_main():
+        from progpo_trl.compare import entries_of
         from progpo_trl.evaluation.compare import compare_groups
-        from progpo_trl.evaluation.results import read_evaluation
+        from progpo_trl.evaluation.comparison_report import as_markdown
 
-        group = [read_evaluation(folder) for folder in folders]
-        _print("\n" + compare_groups({"runs": list(zip(map(str, runs), group, strict=True))}).markdown())
+        entries = entries_of([str(folder) for folder in folders])
+        _print("\n" + as_markdown(compare_groups({"runs": entries})))
     return 0
 
 

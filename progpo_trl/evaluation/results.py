@@ -237,3 +237,10 @@ def interval(value: Mapping[str, Any], digits: int = 3) -> str:
         return "-"
     ends = "" if value["low"] is None else f"  [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
     return f"{value['mean']:.{digits}f}{ends}"
+
+
+def differing_games(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[list[Any]]:
+    """[split, temperature, seed, task id] of the plays of both evaluations that came out differently in any number;
+    what the same policy shows on another machine, in another batch or number format."""
+    known = {key_of(r): r for r in first["games"]}
+    return [list(key_of(r)) for r in second["games"] if key_of(r) in known and known[key_of(r)] != r]
