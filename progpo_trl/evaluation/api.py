@@ -102,6 +102,7 @@ class ApiModel(ChatModel):
         )
         self._rng, self._lock, self._ending = random.Random(), threading.Lock(), threading.Event()
         self._not_before, self._failed_in_a_row = 0.0, 0
+        self._under_way, self._count = threading.Condition(), 0
         self._told: set[str] = set()
 
     def _connect(self):
@@ -157,10 +158,14 @@ class ApiModel(ChatModel):
         self.log.open()
 
     def stop(self, *, abort: bool) -> None:
-        """As `ChatModel.stop`. What is under way is still written when it arrives; nothing new is asked."""
+        """As `ChatModel.stop`. Nothing new is asked; what is under way is paid for, so it is waited for."""
         if abort:
             self._ending.set()
-        self.log.close()
+        try:
+            with self._under_way:
+                self._under_way.wait_for(lambda: self._count == 0, self.settings.timeout + 1)
+        finally:
+            self.log.close()
 
     def complete(
         self,
@@ -183,15 +188,9 @@ class ApiModel(ChatModel):
     def _ask(self, call: Call, request: str, body: dict[str, Any], prompt: int, most: int) -> Completion:
         for tries in range(1, self.settings.retries + 2):
             self._wait_for_rates(prompt + most)
-            free = self._budget.reserve(self._used, prompt, most)
-            try:
-                answer = self._send(body)
-                if isinstance(answer, Completion):
-                    return self._keep(call, request, answer, prompt, most)
-                self.log.add_failure(call, request, answer.kind)
-                self._tokens.correct(prompt + most)
-            finally:
-                free()
+            answer = self._request(call, request, body, prompt, most)
+            if isinstance(answer, Completion):
+                return answer
             self._failed(answer)
             self._wait(self._pause(answer, tries) if tries <= self.settings.retries else 0.0)
         with self._lock:
@@ -201,6 +200,23 @@ class ApiModel(ChatModel):
         if down:
             raise Stopped(f"{message}. {FAILED_IN_A_ROW} calls in a row failed so")
         raise CallFailed(message)
+
+    def _request(self, call: Call, request: str, body: dict[str, Any], prompt: int, most: int) -> Completion | Failure:
+        """One request, written whatever comes of it."""
+        with self._under_way:
+            settle = self._budget.reserve(self._used, prompt, most)
+            self._count += 1
+        try:
+            answer = self._send(body)
+            if isinstance(answer, Completion):
+                return settle(lambda: self._keep(call, request, answer, prompt, most))
+            self._tokens.correct(prompt + most)
+            settle(lambda: self.log.add_failure(call, request, answer.kind))
+            return answer
+        finally:
+            with self._under_way:
+                self._count -= 1
+                self._under_way.notify_all()
 
     def _used(self) -> tuple[int, int, int]:
         return self.log.requests, self.log.prompt_tokens, self.log.completion_tokens
@@ -279,7 +295,7 @@ class ApiModel(ChatModel):
             ) as response:
                 content_type = response.headers.get("content-type", "")
                 data = bytearray()
-                for block in response.iter_bytes(65536):
+                for block in response.iter_bytes():
                     data += block
                     if len(data) > MAX_BYTES:
                         # It was paid for, whatever it says.

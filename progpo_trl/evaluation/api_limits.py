@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from progpo_trl.evaluation.chat import Stopped
 
@@ -14,6 +15,10 @@ from progpo_trl.evaluation.chat import Stopped
 BURST = 0.1
 # Tokens are counted by the provider; before an answer they are guessed from the characters (English has 4 a token).
 CHARACTERS_A_TOKEN = 3
+
+
+# Of `Budget.reserve`.
+Settle = Callable[[Callable[[], Any]], Any]
 
 
 def guess_tokens(characters: int) -> int:
@@ -65,8 +70,9 @@ class Budget:
         """What so many tokens cost."""
         return prompt * self._in + completion * self._out
 
-    def reserve(self, used: Callable[[], tuple[int, int, int]], prompt: int, completion: int) -> Callable[[], None]:
-        """Set apart one request of so many tokens; the function returned frees it again.
+    def reserve(self, used: Callable[[], tuple[int, int, int]], prompt: int, completion: int) -> Settle:
+        """Set apart one request of so many tokens. The function returned ends that: it calls the one it is given,
+        which adds what was really used to `used`, so that nothing is ever counted twice or not at all.
 
         used: (requests, prompt tokens, completion tokens) so far. Raises Stopped when the request could go over.
         """
@@ -84,12 +90,13 @@ class Budget:
             self._requests += 1
             self._cost += cost
 
-        def free() -> None:
+        def settle(write: Callable[[], Any]) -> Any:
             with self._lock:
                 self._requests -= 1
                 self._cost -= cost
+                return write()
 
-        return free
+        return settle
 
 
 def backoff(failures: int, longest: float, rng: random.Random) -> float:
