@@ -229,7 +229,7 @@ def run_job(job: Job, argv: Sequence[str]) -> int:
     from progpo_trl.evaluation.run import already_there, evaluate, panel_exists
 
     options = job.options
-    Processes()  # the process group and its devices, before a model takes one
+    Processes(job.config.use_cpu)  # the process group and its devices, before a model takes one
     tasks = load_tasks(job.script)
     splits = options.split or [job.script.environment["eval_split"] or tasks.eval_split]
     # What can be found out before a large model is loaded is found out before.

@@ -9,6 +9,7 @@ from worlds import Doors, Scripted, doors
 from progpo_trl.environments.alfworld import GeneratedAlfworldTasks
 from progpo_trl.environments.webshop import GeneratedWebshopTasks
 from progpo_trl.environments.webshop.baselines import BASELINES, evaluate_baseline
+from progpo_trl.environments.webshop.store import build_store, generated_source
 from progpo_trl.episodes import episode_from_json
 from progpo_trl.evaluation import EvaluationError, baseline, evaluate, panel_of, read_evaluation, table
 
@@ -158,7 +159,7 @@ def test_a_panel_is_sorted_fixed_and_spread():
         panel_of(doors(0), "eval")
 
 
-def test_the_data_hash_is_of_the_content():
+def test_the_data_hash_is_of_the_content(tmp_path):
     tasks = GeneratedAlfworldTasks(n_eval=12)
     one = panel_of(tasks, "valid_unseen")
     assert one.data_sha256 == panel_of(GeneratedAlfworldTasks(n_eval=12), "valid_unseen").data_sha256
@@ -168,6 +169,8 @@ def test_the_data_hash_is_of_the_content():
     shop, same, changed = (GeneratedWebshopTasks(60, shop_seed=seed) for seed in (0, 0, 1))
     ids = list(shop.task_ids("test"))
     assert shop.data_hash(ids) == same.data_hash(ids)
+    build_store(generated_source(60), tmp_path / "store")
+    assert GeneratedWebshopTasks(60, store=tmp_path / "store").data_hash(ids) == shop.data_hash(ids)
     assert changed.data_hash(list(changed.task_ids("test"))) != shop.data_hash(ids)
 
 
