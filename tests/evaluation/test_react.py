@@ -7,7 +7,7 @@ from stub_api import KEY, StubApi, react_expert
 from worlds import doors
 
 from progpo_trl.actions import project
-from progpo_trl.environments.alfworld import GeneratedAlfworldTasks
+from progpo_trl.environments.alfworld import AlfworldTasks, GeneratedAlfworldTasks
 from progpo_trl.environments.alfworld.text import VERSIONS
 from progpo_trl.environments.webshop import GeneratedWebshopTasks
 from progpo_trl.evaluation import EvaluationError, evaluate
@@ -213,3 +213,16 @@ def test_own_examples_and_an_own_template(tmp_path):
         AgentTemplate(template)
     with pytest.raises(EvaluationError, match="No such file"):
         AgentTemplate(tmp_path / "none.jinja")
+
+
+@pytest.mark.parametrize(("tree", "put"), [("json_2.1.1", "move"), ("legacy_0.2.2", "put")])
+def test_real_games_get_examples_in_their_own_wording(shared_data, tree, put):
+    tasks = AlfworldTasks(shared_data / "alfworld" / tree)
+    split = next(name for name in ("valid_seen", "train", "valid_unseen") if name in tasks.library.splits)
+    chat = Chat(lambda messages: react_expert(messages, None))
+    content = evaluate(
+        ReactAgent(chat, shots=12), tasks, splits=[split], n_tasks=2, temperatures=(0.0,), progress=False
+    )
+    assert content["results"][0]["success"]["rate"] == 1.0
+    examples = chat.chats[0][0]["content"].partition("--- Your task ---")[0]
+    assert ("Action: put " in examples, "Action: move " in examples) == (put == "put", put == "move")
