@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from progpo_trl.config import MultiTurnGRPOConfig
     from progpo_trl.environments import TaskSet
     from progpo_trl.evaluation.agents import Agent
-    from progpo_trl.evaluation.prompted import PromptSettings
 
 # Settings of a training that decide how a policy is loaded and asked; the others are left out of its file.
 SETTINGS = (
@@ -282,7 +281,9 @@ def load_agent(job: Job, tasks: TaskSet) -> Agent:
     """The agent that the options ask for."""
     options = job.options
     if options.agent in agent_options.STYLES and options.api_model:
-        return agent_options.prompted_agent(options, agent_options.api_model(options, job.out), prompt_settings(job))
+        return agent_options.prompted_agent(
+            options, agent_options.api_model(options, job.out), agent_options.prompt_settings(options, job.config)
+        )
     if options.agent in BASELINES:
         from progpo_trl.evaluation.baselines import baseline
 
@@ -320,20 +321,8 @@ def load_agent(job: Job, tasks: TaskSet) -> Agent:
         return policy  # zero-shot prompting of weights is what a policy does, in batches
     from progpo_trl.evaluation.local_chat import LocalChatModel
 
-    return agent_options.prompted_agent(options, LocalChatModel(policy), prompt_settings(job))
-
-
-def prompt_settings(job: Job) -> PromptSettings:
-    """How a prompted agent is asked: the training's settings, as far as they concern it."""
-    from progpo_trl.evaluation.prompted import PromptSettings
-
-    config, style = job.config, job.options.agent
-    return PromptSettings(
-        max_tokens=config.max_completion_length,
-        context=config.context,
-        history=config.history if style == "prompt" else job.options.agent_history,
-        prompt_template=config.prompt_template if style == "prompt" else None,
-        system_prompt=config.system_prompt,
+    return agent_options.prompted_agent(
+        options, LocalChatModel(policy), agent_options.prompt_settings(options, job.config)
     )
 
 

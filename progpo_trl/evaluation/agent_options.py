@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from progpo_trl.evaluation.errors import EvaluationError
 
 if TYPE_CHECKING:
+    from progpo_trl.config import MultiTurnGRPOConfig
     from progpo_trl.evaluation.chat import ChatModel
     from progpo_trl.evaluation.prompted import PromptedAgent, PromptSettings
 
@@ -76,6 +77,20 @@ def check(options: argparse.Namespace) -> None:
         raise EvaluationError("--api-model names the model: leave out --model, --adapter and RUN_DIR")
 
 
+def prompt_settings(options: argparse.Namespace, config: MultiTurnGRPOConfig) -> PromptSettings:
+    """How a prompted agent is asked: the settings of a training, as far as they concern it."""
+    from progpo_trl.evaluation.prompted import PromptSettings
+
+    prompt = options.agent == "prompt"
+    return PromptSettings(
+        max_tokens=config.max_completion_length,
+        context=config.context,
+        history=config.history if prompt else options.agent_history,
+        prompt_template=config.prompt_template if prompt else None,
+        system_prompt=config.system_prompt,
+    )
+
+
 def api_model(options: argparse.Namespace, out: Path) -> ChatModel:
     """The endpoint's model that the options ask for; its paid answers are kept in `out`."""
     from progpo_trl.evaluation.api import ApiModel, ApiSettings
@@ -98,8 +113,9 @@ def _extra(text: str) -> Mapping[str, Any]:
     return value
 
 
-def prompted_agent(options: argparse.Namespace, chat: ChatModel, settings: PromptSettings) -> PromptedAgent:
-    """The agent that the options ask for, on a chat model."""
+def prompted_agent(options: argparse.Namespace, chat: ChatModel, config: MultiTurnGRPOConfig) -> PromptedAgent:
+    """The agent that the options ask for, on a chat model; config: the settings of a training."""
+    settings = prompt_settings(options, config)
     if options.agent == "prompt":
         from progpo_trl.evaluation.prompted import PromptAgent
 

@@ -81,7 +81,15 @@ class AgentTemplate:
 
     def render(self, part: str, **values: Any) -> str:
         """A message; values that are not given are empty."""
-        empty = {"task": "", "observation": "", "commands": None, "examples": (), "memory": (), "max_steps": 0}
+        empty = {
+            "task": "",
+            "observation": "",
+            "commands": None,
+            "listed": False,
+            "examples": (),
+            "memory": (),
+            "max_steps": 0,
+        }
         empty |= {"left_out": 0, "transcript": (), "ended": ""}
         try:
             return self._template.render(part=part, **{**empty, **values}).strip()
@@ -176,6 +184,7 @@ class ReactPlayer(ChatPlayer):
             task=view.task,
             observation=seen[0],
             commands=None if played else commands,
+            listed=commands is not None,
             examples=self.examples,
             memory=self.memory,
             max_steps=view.max_steps,
