@@ -281,9 +281,7 @@ def load_agent(job: Job, tasks: TaskSet) -> Agent:
     """The agent that the options ask for."""
     options = job.options
     if options.agent in agent_options.STYLES and options.api_model:
-        return agent_options.prompted_agent(
-            options, agent_options.api_model(options, job.out), agent_options.prompt_settings(options, job.config)
-        )
+        return agent_options.prompted_agent(options, agent_options.api_model(options, job.out), job.config)
     if options.agent in BASELINES:
         from progpo_trl.evaluation.baselines import baseline
 
@@ -321,9 +319,7 @@ def load_agent(job: Job, tasks: TaskSet) -> Agent:
         return policy  # zero-shot prompting of weights is what a policy does, in batches
     from progpo_trl.evaluation.local_chat import LocalChatModel
 
-    return agent_options.prompted_agent(
-        options, LocalChatModel(policy), agent_options.prompt_settings(options, job.config)
-    )
+    return agent_options.prompted_agent(options, LocalChatModel(policy), job.config)
 
 
 def _is_main() -> bool:
