@@ -15,7 +15,7 @@ from progpo_trl.contexts import FullContext, PromptTemplate, WindowContext
 from progpo_trl.environments.base import TaskSet
 from progpo_trl.evaluation.agents import Agent, Game, OnDone
 from progpo_trl.evaluation.errors import EvaluationError
-from progpo_trl.generation import CachedGeneration, Sampling, episode_stream
+from progpo_trl.generation import CachedGeneration, Sampling, TurnOutput, episode_stream
 from progpo_trl.rollout import play
 
 if TYPE_CHECKING:
@@ -140,6 +140,11 @@ class PolicyAgent(Agent):
             action_format=tasks.action_format,
             on_done=lambda episode: on_done(game_of[id(episode)], episode, None),
         )
+
+    def decode(self, temperature: float, prompts, max_new_tokens: int, streams) -> list[TurnOutput]:
+        """One response to each prompt (int ids), whatever they belong to; streams: as `CachedGeneration.turn`."""
+        with self._precision():
+            return self._generation(temperature).turn(range(len(prompts)), prompts, max_new_tokens, streams)
 
     def _precision(self):
         if self.autocast is None:

@@ -237,6 +237,7 @@ def _finish(folder, header, games, done, lines, agent, processes, started, comma
         **header,
         "complete": True,
         "results": summaries(records),
+        **({"totals": totals} if (totals := agent.totals(records)) else {}),
         "games": records,
         "versions": versions(),
         "machine": {**agent.machine(), "processes": processes.count},
