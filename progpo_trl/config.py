@@ -156,7 +156,8 @@ class MultiTurnGRPOConfig(GRPOConfig):
 
     # Evaluation panel
     eval_tasks: int | None = field(
-        default=None, metadata={"help": "Tasks of the evaluation split to play, evenly spread over its sorted ids. Default: all."}
+        default=None,
+        metadata={"help": "Tasks of the evaluation split to play, evenly spread over its sorted ids. Default: all."},
     )
     eval_temperature: float = field(
         default=0.4, metadata={"help": "Sampling temperature of the evaluation (published: 0.4); 0 is greedy."}
