@@ -6,7 +6,6 @@ and the tokens the chat template puts between two turns; nothing sampled is ever
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -18,7 +17,9 @@ import jinja2.meta
 import numpy as np
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from progpo_trl.chat_delta import ChatDelta
 from progpo_trl.episodes import Step
+from progpo_trl.memo import Memo
 
 PROMPTS = Path(__file__).parent / "prompts"
 ELLIPSIS = " ..."  # ends an observation that was cut
@@ -48,22 +49,6 @@ class HistoryEntry:
     action: str
 
 
-class _Memo:
-    """A bounded memory of what a function gave: a group replays one game, so the same texts come back many times."""
-
-    def __init__(self, compute: Callable[[Any], Any], size: int = 20_000):
-        self._compute, self._size = compute, size
-        self._known: OrderedDict[Any, Any] = OrderedDict()
-
-    def __call__(self, key: Any) -> Any:
-        value = self._known.get(key)
-        if value is None:
-            value = self._known[key] = self._compute(key)
-            if len(self._known) > self._size:
-                self._known.popitem(last=False)
-        return value
-
-
 class PromptTemplate:
     """A Jinja file that renders one user message. `name`: a file in progpo_trl/prompts (without .jinja), or a path.
 
@@ -83,7 +68,7 @@ class PromptTemplate:
         environment = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, keep_trailing_newline=False)
         self.path = path
         # Small: it serves the members of a group, which see the same first turns at the same time.
-        self._memo = _Memo(self._render, size=2_000)
+        self._memo = Memo(self._render, size=2_000)
         try:
             source = path.read_text(encoding="utf-8")
             self.may_be_cut = "cut" in jinja2.meta.find_undeclared_variables(environment.parse(source))
@@ -128,70 +113,6 @@ class PromptTemplate:
         except Exception as error:
             # A template runs expressions of its author; whatever they raise is the template's fault.
             raise ValueError(f"prompt template {self.path}: {error or type(error).__name__}") from error
-
-
-class ChatDelta:
-    """Token ids that follow a SAMPLED assistant turn: its end if it was cut off, then a user message and the header
-    of the next assistant turn.
-
-    The text is taken from one rendering of a conversation in which a marker stands for the assistant's message, so
-    the chat template need not render earlier turns as it renders the last (Qwen3's does not).
-    """
-
-    MARKER = "\u241fSAMPLED\u241f"
-
-    def __init__(self, tokenizer, template_kwargs: dict[str, Any] | None = None):
-        self._tokenizer, self._kwargs = tokenizer, template_kwargs or {}
-        self._ids = _Memo(self._tokenise)
-        self._frame = self._frame_of_text()
-        self.end_of_turn = self._check()
-
-    def __call__(self, completion_ids: np.ndarray, user_text: str) -> np.ndarray:
-        """int32 ids to append after `completion_ids` for the next turn, whose user message is `user_text`."""
-        ids = self._ids(user_text)
-        ended = len(completion_ids) > 0 and completion_ids[-1] == self.end_of_turn
-        return ids[1:] if ended else ids
-
-    def _tail(self, user_text: str) -> str:
-        """What the chat template writes after the assistant's message."""
-        messages = [
-            {"role": "user", "content": "x"},
-            {"role": "assistant", "content": self.MARKER},
-            {"role": "user", "content": user_text},
-        ]
-        text = self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **self._kwargs
-        )
-        _, marker, tail = text.partition(self.MARKER)
-        if not marker:
-            raise ValueError("the chat template drops the assistant's message: full context cannot be built with it")
-        return tail
-
-    def _frame_of_text(self) -> tuple[str, str] | None:
-        """What stands around the user's text in `_tail`, if the template writes plain text as it is; else None."""
-        probes = ("y", "You open the drawer 1. In it, you see a pen 2.\n\n(3 left)")
-        before, found, after = self._tail(probes[0]).partition(probes[0])
-        verbatim = bool(found) and self._tail(probes[1]) == before + probes[1] + after
-        return (before, after) if verbatim else None
-
-    def _tokenise(self, user_text: str) -> np.ndarray:
-        # Rendering a chat template takes longer than tokenising what it gives. Templates that look into a message look
-        # for tags or trim it, so text without either is put into the frame it would be rendered in.
-        if self._frame is not None and "<" not in user_text and user_text == user_text.strip() != "":
-            tail = user_text.join(self._frame)
-        else:
-            tail = self._tail(user_text)
-        return np.array(self._tokenizer(tail, add_special_tokens=False)["input_ids"], np.int32)
-
-    def _check(self) -> int:
-        ids = self._tokenise("y")
-        end = int(ids[0])
-        if end not in self._tokenizer.all_special_ids and end not in self._tokenizer.added_tokens_decoder:
-            raise ValueError(
-                "the chat template does not end an assistant turn with one special token; use context='window', "
-                "which rebuilds the prompt every turn"
-            )
-        return end
 
 
 class _Context:
@@ -310,7 +231,7 @@ class FullContext(_Context):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._delta = ChatDelta(self.tokenizer, self.template_kwargs)
-        self._first = _Memo(lambda text: self._tokenise([self._chat_text(text)])[0])
+        self._first = Memo(lambda text: self._tokenise([self._chat_text(text)])[0])
 
     def prompts(self, views: Sequence[TurnView]) -> list[np.ndarray | None]:
         """int32 prompt ids of every view; None where the conversation is over the limit.
@@ -329,3 +250,32 @@ class FullContext(_Context):
             return self._first(text)
         last = view.steps[-1]
         return np.concatenate([last.context_ids, last.completion_ids, self._delta(last.completion_ids, text)])
+
+
+def make_context(
+    settings, tokenizer, template: PromptTemplate, *, window: int, template_kwargs: dict[str, Any] | None = None
+) -> WindowContext | FullContext:
+    """The context that `settings` ask for (context, history, system_prompt, max_context_length and
+    max_completion_length of MultiTurnGRPOConfig). window: tokens of prompt and response together that the model takes.
+
+    Raises ValueError where a response of that length leaves no room for a prompt.
+    """
+    room = window - settings.max_completion_length
+    if room < 1:
+        raise ValueError(
+            f"max_completion_length={settings.max_completion_length} leaves no room for a prompt in the model's "
+            f"window of {window} tokens"
+        )
+    options = {
+        "limit": min(room, settings.max_context_length or room),
+        "system_prompt": settings.system_prompt,
+        "template_kwargs": template_kwargs,
+    }
+    if settings.context == "full":
+        return FullContext(tokenizer, template, **options)
+    return WindowContext(tokenizer, template, history=settings.history, **options)
+
+
+def model_window(config) -> int:
+    """Tokens of prompt and response together that a model of this transformers config takes; huge if it says none."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None) or 2**30

