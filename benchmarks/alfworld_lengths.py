@@ -16,34 +16,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from qwen_vocabulary import qwen_tokenizer
 
 from progpo_trl.contexts import PromptTemplate, TurnView, WindowContext
 from progpo_trl.episodes import Step
 
 OUT = Path(__file__).parent / "data" / "alfworld_lengths.json"
-
-
-def qwen_tokenizer():
-    """Qwen2.5's real vocabulary and chat template, without a download."""
-    import trl
-    from qwen_tokenizer import __file__ as package
-    from transformers import PreTrainedTokenizerFast
-    from transformers.convert_slow_tokenizer import TikTokenConverter
-
-    pattern = (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-        r"|\s+(?!\S)|\s+"
-    )
-    vocabulary = Path(package).parent / "resources" / "qwen.tiktoken"
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=TikTokenConverter(vocab_file=str(vocabulary), pattern=pattern).converted(),
-        pad_token="<|endoftext|>",
-        eos_token="<|im_end|>",
-        additional_special_tokens=["<|im_start|>"],
-    )
-    template = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
-    tokenizer.chat_template = template.read_text(encoding="utf-8")
-    return tokenizer
 
 
 def prompt_lengths(transcript: dict, context: WindowContext) -> list[int]:

@@ -8,48 +8,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
+from qwen_vocabulary import qwen_tokenizer
 from update_peak import QWEN, Dims
 
 SIZES: dict[str, Dims] = {**QWEN, "tiny": Dims(32, 2, 64, 4, 2, QWEN["1.5B"].vocabulary, True)}
-
-# How Qwen2 splits text before its byte-pair encoding.
-_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
-)
 
 
 @functools.cache
 def make_tokenizer():
     """(tokenizer, where its vocabulary comes from)."""
     try:
-        import qwen_tokenizer
+        return qwen_tokenizer(), "Qwen2.5's"
     except ImportError:
         from transformers import AutoTokenizer
 
         from progpo_trl.tiny_policy import checkpoint_path
 
         return AutoTokenizer.from_pretrained(checkpoint_path()), "the tiny policy's (qwen-tokenizer is not installed)"
-    import trl
-    from transformers import PreTrainedTokenizerFast
-    from transformers.convert_slow_tokenizer import TikTokenConverter
-
-    vocabulary = Path(qwen_tokenizer.__file__).parent / "resources" / "qwen.tiktoken"
-    backend = TikTokenConverter(str(vocabulary), pattern=_PATTERN).converted()
-    backend.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=["<|im_start|>"],
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-    )
-    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja").read_text("utf-8")
-    return tokenizer, "Qwen2.5's"
 
 
 def make_model(dims: Dims, tokenizer, device: torch.device, seed: int = 0):

@@ -20,7 +20,8 @@ from update_peak import AUTOCAST, BFLOAT16, GB, QWEN, TILES_TRITON, Dims, update
 
 RANK = 32
 PROMPT, RESPONSE, STEPS = 2048, 512, 50
-ROWS = 16  # rows_per_forward of the recipes
+TOKENS = {"0.5B": 16384, "1.5B": 16384, "7B": 8192}  # max_tokens_per_forward of the recipes
+TYPICAL = 600  # tokens of a typical row: a prompt of 455 (the median of recorded games) and a response of about 150
 GROUP = 8
 NODES = (1, 8, 64)
 BUCKET = 500_000_000  # DeepSpeed's reduce_bucket_size and allgather_bucket_size, elements
@@ -43,12 +44,15 @@ class Held:
         return self.weights + self.gradients + self.optimizer + self.reference + self.buffers + self.update
 
 
-def held(dims: Dims, setup: str, gpus: int) -> Held:
-    """Bytes on each of `gpus` while a pass over ROWS rows of PROMPT + RESPONSE tokens is at its peak.
+def held(name: str, setup: str, gpus: int) -> Held:
+    """Bytes on each of `gpus` for Qwen2.5-`name` while a pass of as many rows of PROMPT + RESPONSE tokens as the
+    recipes' `max_tokens_per_forward` allows is at its peak.
 
     `update` is without the gradients, which have a column of their own. A reference model (beta > 0) is counted for
     full fine-tunes; adapters are switched off instead.
     """
+    dims = QWEN[name]
+    rows = TOKENS[name] // (PROMPT + RESPONSE)
     p, n, share = dims.parameters, gpus, 1 / gpus
     precision, trained = {"full": (AUTOCAST, None)}.get(setup, (BFLOAT16, None))
     if setup in ("LoRA", "QLoRA"):
@@ -57,7 +61,7 @@ def held(dims: Dims, setup: str, gpus: int) -> Held:
         # Weights are cast as they are gathered: a bfloat16 stream, gradients reduced into float32 shards.
         precision = BFLOAT16
     peak = update_peak(
-        dims, ROWS, PROMPT + RESPONSE, ROWS * RESPONSE, precision, checkpointing=True, tiles=TILES_TRITON,
+        dims, rows, PROMPT + RESPONSE, rows * RESPONSE, precision, checkpointing=True, tiles=TILES_TRITON,
         trained=trained,
     )  # fmt: skip
     gradients_in_peak = (trained or p) * (precision.gradient if trained is None else 4)
@@ -119,7 +123,7 @@ def models_table() -> str:
 
 def batch_table() -> str:
     """Per generation: what the recipes' batch becomes on more GPUs."""
-    rows = []
+    rows, fit = [], TOKENS["1.5B"] // TYPICAL
     for gpus, groups, updates in ((1, 16, 16), (8, 16, 16), (64, 16, 2), (64, 128, 16)):
         episodes = groups * GROUP
         most = episodes * STEPS
@@ -127,11 +131,11 @@ def batch_table() -> str:
         rows.append(
             [
                 str(gpus), str(groups), str(episodes), str(episodes // gpus), f"{most:,}", str(updates),
-                f"{most // updates:,}", str(here), str(-(-here // ROWS)),
+                f"{most // updates:,}", str(here), str(-(-here // fit)),
             ]
         )  # fmt: skip
     names = ["GPUs", "groups", "episodes", "a GPU", f"rows (at most {STEPS} steps)", "updates", "rows an update"]
-    return table([*names, "a GPU", f"passes of {ROWS} rows"], rows)
+    return table([*names, "a GPU", f"passes of {TOKENS['1.5B']:,} tokens"], rows)
 
 
 SETUPS = ("full", "ZeRO-2", "ZeRO-3", "FSDP2", "LoRA", "QLoRA")
@@ -139,9 +143,9 @@ NAMES = {"full": "full, DDP (one GPU: none)", "LoRA": "LoRA, DDP", "QLoRA": "QLo
 
 
 def memory_table(name: str) -> str:
-    dims, rows = QWEN[name], []
+    rows = []
     for setup in SETUPS:
-        at = {n: held(dims, setup, n) for n in NODES}
+        at = {n: held(name, setup, n) for n in NODES}
         parts = at[8]
         columns = (parts.weights, parts.gradients, parts.optimizer, parts.reference, parts.buffers, parts.update)
         rows.append([NAMES.get(setup, setup), *map(gb, columns), *(gb(at[n].total) for n in NODES)])
@@ -176,7 +180,8 @@ def network_table() -> str:
     for name in ("1.5B", "7B"):
         for setup in SETUPS[:-1]:
             sync = QWEN[name].parameters * (4 if setup in ("full", "FSDP2") else 2)
-            cells = [gb(network_bytes(QWEN[name], setup, n, passes)) for n, passes in ((8, 4), (64, 4))]
+            passes = -(-50 // (TOKENS[name] // TYPICAL))  # of the 50 rows a GPU has in an update, table "batch"
+            cells = [gb(network_bytes(QWEN[name], setup, n, passes)) for n in (8, 64)]
             rows.append([f"{name}, {setup}", *cells, gb(sync)])
     names = ["GB", "an update, 8 GPUs", "64 GPUs", "weights to vLLM a generation"]
     return table(names, rows)
@@ -189,7 +194,7 @@ def gathered_table() -> str:
     for episodes in (128, 1024):
         count = episodes * STEPS
         rows.append([str(episodes), f"{count:,}", gb(count * step), gb(count * row)])
-    return table(["episodes", "steps, window rows", "episodes, GB", "rows, GB"], rows)
+    return table(["episodes", "steps, window rows", "episodes, GB", "all rows, GB"], rows)
 
 
 def _pickled() -> tuple[int, int]:

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 FORMATS = ("think_action", "action", "text")
 
-# A response without a readable action is played by its tail, as published; it is never admissible in practice.
-TAIL_CHARACTERS = 30
+# A response without a readable action is played by its tail, as published; it is never admissible in practice. This
+# is ALFWorld's length; a task set may name another.
+FALLBACK_CHARACTERS = 30
 # No environment has longer commands; a bound keeps a runaway response out of later prompts.
 MAX_ACTION_CHARACTERS = 500
 
@@ -28,12 +29,14 @@ class Projection(NamedTuple):
     format_valid: bool
 
 
-def project(response: str, action_format: str = "think_action") -> Projection:
+def project(
+    response: str, action_format: str = "think_action", fallback_characters: int = FALLBACK_CHARACTERS
+) -> Projection:
     """The action in `response`.
 
     "think_action" (published for ALFWorld and WebShop): the lower-cased text between the first `<action>` and the
     first `</action>`; valid when both `<think>` and `</think>` occur too and no character of U+4E00-9FFF does. With a
-    tag missing the last 30 characters are played and the response is invalid.
+    tag missing the last `fallback_characters` (30 in ALFWorld, 20 in WebShop) are played and the response is invalid.
     "action": the same without asking for a think block. "text": the whole response, stripped; valid unless empty.
 
     Deviations from the published code: an empty action and tags in reverse order are invalid (there they count as
@@ -46,7 +49,7 @@ def project(response: str, action_format: str = "think_action") -> Projection:
     text = response.lower()
     start, end = text.find("<action>"), text.find("</action>")
     if start < 0 or end < 0:
-        return Projection(text[-TAIL_CHARACTERS:], False)
+        return Projection(text[-fallback_characters:] if fallback_characters else "", False)
     action = text[start + len("<action>") : end].strip()
     thought = action_format == "action" or ("<think>" in text and "</think>" in text)
     valid = bool(action) and thought and _CJK.search(response) is None

@@ -69,6 +69,12 @@ def _parser(chosen: list[str]) -> argparse.ArgumentParser:
     commands.add_parser(
         "run", help="let a published agent play in the terminal: progpo run REPO_OR_DIR", add_help=False
     )
+    comparing = commands.add_parser("compare", help="compare evaluations game by game, or methods run by run")
+    if chosen == ["compare"]:
+        from progpo_trl import compare as compare_command
+
+        compare_command.add_arguments(comparing)
+        comparing.set_defaults(run=compare_command.run)
     verify = commands.add_parser(
         "verify", help="check environments, data and estimators against recordings of the reference software"
     )
@@ -110,6 +116,18 @@ def _parser(chosen: list[str]) -> argparse.ArgumentParser:
 
         doctor_command.add_arguments(doctor)
         doctor.set_defaults(run=doctor_command.run)
+    view = commands.add_parser("view", help="show a run: curves, rollouts side by side, every step; or export a page")
+    if chosen == ["view"]:
+        from progpo_trl.viewer import command as view_command
+
+        view_command.add_arguments(view)
+        view.set_defaults(run=view_command.run)
+    plots = commands.add_parser("plots", help="draw learning curves of runs with intervals over seeds, and more")
+    if chosen == ["plots"]:
+        from progpo_trl.reporting import plots_command
+
+        plots_command.add_arguments(plots)
+        plots.set_defaults(run=plots_command.run)
     listing = commands.add_parser("recipes", help="list the recipes that ship with the package")
     listing.set_defaults(run=_recipes)
     return parser

@@ -66,8 +66,9 @@ class MultiTurnGRPOConfig(GRPOConfig):
     max_context_length: int | None = field(
         default=None,
         metadata={
-            "help": "Token limit of a prompt. In 'window' context history is shortened until it fits; an episode "
-            "whose prompt cannot fit ends with stop reason 'context_limit'. Default: the model's window."
+            "help": "Token limit of a prompt. In 'window' context history is shortened until it fits; where the "
+            "template allows it (webshop), a long observation is cut after that. An episode whose prompt cannot fit "
+            "ends with stop reason 'context_limit'. Default: the model's window."
         },
     )
     episodes_per_forward: int | None = field(
@@ -155,7 +156,8 @@ class MultiTurnGRPOConfig(GRPOConfig):
 
     # Evaluation panel
     eval_tasks: int | None = field(
-        default=None, metadata={"help": "Tasks of the evaluation split to play (the first n ids). Default: all."}
+        default=None,
+        metadata={"help": "Tasks of the evaluation split to play, evenly spread over its sorted ids. Default: all."},
     )
     eval_temperature: float = field(
         default=0.4, metadata={"help": "Sampling temperature of the evaluation (published: 0.4); 0 is greedy."}
@@ -165,6 +167,16 @@ class MultiTurnGRPOConfig(GRPOConfig):
     # Logging
     save_episodes: bool = field(
         default=True, metadata={"help": "Append every training episode to `output_dir/episodes.jsonl`."}
+    )
+    log_tables_every_generations: int | None = field(
+        default=10,
+        metadata={
+            "help": "Log a table of trajectories and one of groups to W&B and Trackio every so many generations, "
+            "beginning with the first. null: never."
+        },
+    )
+    log_table_episodes: int = field(
+        default=16, metadata={"help": "Episodes in a table of trajectories, whole groups first (texts are cut)."}
     )
     show_rollout_progress: bool = field(
         default=True, metadata={"help": "Show a progress bar over episodes while they are played."}

@@ -6,31 +6,38 @@ and the tokens the chat template puts between two turns; nothing sampled is ever
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import jinja2.meta
 import numpy as np
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from progpo_trl.chat_delta import ChatDelta
 from progpo_trl.episodes import Step
+from progpo_trl.memo import Memo
 
 PROMPTS = Path(__file__).parent / "prompts"
+ELLIPSIS = " ..."  # ends an observation that was cut
 
 
 @dataclass(slots=True)
 class TurnView:
-    """What a prompt is built from: the current observation and the steps played so far."""
+    """What a prompt is built from: the current observation and the steps played so far.
+
+    cut: text was left out of the observation or of the commands so that the prompt fits.
+    """
 
     observation: str
     admissible: tuple[str, ...] | None
     task: str
     steps: Sequence[Step]
     max_steps: int
+    cut: bool = False
 
 
 @dataclass(slots=True)
@@ -42,24 +49,11 @@ class HistoryEntry:
     action: str
 
 
-class _Memo:
-    """A bounded memory of what a function gave: a group replays one game, so the same texts come back many times."""
-
-    def __init__(self, compute: Callable[[Any], Any], size: int = 20_000):
-        self._compute, self._size = compute, size
-        self._known: OrderedDict[Any, Any] = OrderedDict()
-
-    def __call__(self, key: Any) -> Any:
-        value = self._known.get(key)
-        if value is None:
-            value = self._known[key] = self._compute(key)
-            if len(self._known) > self._size:
-                self._known.popitem(last=False)
-        return value
-
-
 class PromptTemplate:
-    """A Jinja file that renders one user message. `name`: a file in progpo_trl/prompts (without .jinja), or a path."""
+    """A Jinja file that renders one user message. `name`: a file in progpo_trl/prompts (without .jinja), or a path.
+
+    may_be_cut: the template uses the variable `cut`, and so allows that a long observation is shortened to fit.
+    """
 
     def __init__(self, name: str | Path):
         path = PROMPTS / f"{name}.jinja"
@@ -74,9 +68,11 @@ class PromptTemplate:
         environment = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, keep_trailing_newline=False)
         self.path = path
         # Small: it serves the members of a group, which see the same first turns at the same time.
-        self._memo = _Memo(self._render, size=2_000)
+        self._memo = Memo(self._render, size=2_000)
         try:
-            self._template = environment.from_string(path.read_text(encoding="utf-8"))
+            source = path.read_text(encoding="utf-8")
+            self.may_be_cut = "cut" in jinja2.meta.find_undeclared_variables(environment.parse(source))
+            self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise ValueError(f"prompt template {path}, line {error.lineno}: {error.message}") from error
         except (OSError, UnicodeDecodeError) as error:
@@ -89,7 +85,8 @@ class PromptTemplate:
         for steps in ([], played):
             for admissible in (None, ("look",)):
                 view = TurnView("You see a door.", admissible, "open the door.", steps, 2)
-                if not self.render(mode, view, history=1):
+                cut = replace(view, observation="", admissible=admissible and (), cut=True)
+                if not (self.render(mode, view, history=1) and (not self.may_be_cut or self.render(mode, cut))):
                     raise ValueError(f"prompt template {self.path}: turn {len(steps) + 1} renders an empty message")
 
     def render(self, mode: str, view: TurnView, history: int = 0) -> str:
@@ -97,10 +94,11 @@ class PromptTemplate:
         played = len(view.steps)
         first = played - min(history, played)
         past = tuple((i + 1, view.steps[i].observation, view.steps[i].action) for i in range(first, played))
-        return self._memo((mode, played, view.max_steps, view.task, view.observation, view.admissible, past))
+        turn = (view.max_steps, view.task, view.observation, view.admissible, view.cut)
+        return self._memo((mode, played, *turn, past))
 
     def _render(self, key: tuple) -> str:
-        mode, played, max_steps, task, observation, admissible, past = key
+        mode, played, max_steps, task, observation, admissible, cut, past = key
         try:
             return self._template.render(
                 mode=mode,
@@ -110,74 +108,11 @@ class PromptTemplate:
                 observation=observation,
                 admissible=None if admissible is None else list(admissible),
                 history=[HistoryEntry(*entry) for entry in past],
+                cut=cut,
             ).strip()
         except Exception as error:
             # A template runs expressions of its author; whatever they raise is the template's fault.
             raise ValueError(f"prompt template {self.path}: {error or type(error).__name__}") from error
-
-
-class ChatDelta:
-    """Token ids that follow a SAMPLED assistant turn: its end if it was cut off, then a user message and the header
-    of the next assistant turn.
-
-    The text is taken from one rendering of a conversation in which a marker stands for the assistant's message, so
-    the chat template need not render earlier turns as it renders the last (Qwen3's does not).
-    """
-
-    MARKER = "\u241fSAMPLED\u241f"
-
-    def __init__(self, tokenizer, template_kwargs: dict[str, Any] | None = None):
-        self._tokenizer, self._kwargs = tokenizer, template_kwargs or {}
-        self._ids = _Memo(self._tokenise)
-        self._frame = self._frame_of_text()
-        self.end_of_turn = self._check()
-
-    def __call__(self, completion_ids: np.ndarray, user_text: str) -> np.ndarray:
-        """int32 ids to append after `completion_ids` for the next turn, whose user message is `user_text`."""
-        ids = self._ids(user_text)
-        ended = len(completion_ids) > 0 and completion_ids[-1] == self.end_of_turn
-        return ids[1:] if ended else ids
-
-    def _tail(self, user_text: str) -> str:
-        """What the chat template writes after the assistant's message."""
-        messages = [
-            {"role": "user", "content": "x"},
-            {"role": "assistant", "content": self.MARKER},
-            {"role": "user", "content": user_text},
-        ]
-        text = self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **self._kwargs
-        )
-        _, marker, tail = text.partition(self.MARKER)
-        if not marker:
-            raise ValueError("the chat template drops the assistant's message: full context cannot be built with it")
-        return tail
-
-    def _frame_of_text(self) -> tuple[str, str] | None:
-        """What stands around the user's text in `_tail`, if the template writes plain text as it is; else None."""
-        probes = ("y", "You open the drawer 1. In it, you see a pen 2.\n\n(3 left)")
-        before, found, after = self._tail(probes[0]).partition(probes[0])
-        verbatim = bool(found) and self._tail(probes[1]) == before + probes[1] + after
-        return (before, after) if verbatim else None
-
-    def _tokenise(self, user_text: str) -> np.ndarray:
-        # Rendering a chat template takes longer than tokenising what it gives. Templates that look into a message look
-        # for tags or trim it, so text without either is put into the frame it would be rendered in.
-        if self._frame is not None and "<" not in user_text and user_text == user_text.strip() != "":
-            tail = user_text.join(self._frame)
-        else:
-            tail = self._tail(user_text)
-        return np.array(self._tokenizer(tail, add_special_tokens=False)["input_ids"], np.int32)
-
-    def _check(self) -> int:
-        ids = self._tokenise("y")
-        end = int(ids[0])
-        if end not in self._tokenizer.all_special_ids and end not in self._tokenizer.added_tokens_decoder:
-            raise ValueError(
-                "the chat template does not end an assistant turn with one special token; use context='window', "
-                "which rebuilds the prompt every turn"
-            )
-        return end
 
 
 class _Context:
@@ -210,9 +145,49 @@ class _Context:
             return []
         return [np.array(ids, np.int32) for ids in self.tokenizer(texts, add_special_tokens=False)["input_ids"]]
 
+    def _cut_to_fit(self, view: TurnView, prompt_of: Callable[[TurnView], np.ndarray]) -> np.ndarray | None:
+        """The prompt of `view` with less of its observation, and if that is not enough with fewer of its commands.
+
+        prompt_of: makes the prompt of a view. An observation is cut at its end, where the ELLIPSIS is put; of the
+        commands the first and the last ones stay. None where the template does not allow it or what is left is still
+        too long.
+        """
+        if not self.template.may_be_cut:
+            return None
+        text, commands = view.observation, view.admissible or ()
+
+        def less_text(n: int) -> np.ndarray:
+            return prompt_of(replace(view, observation=text[:n] + ELLIPSIS, cut=True))
+
+        def fewer_commands(n: int) -> np.ndarray:
+            ends = commands[: n - n // 2] + commands[len(commands) - n // 2 :]
+            return prompt_of(replace(view, observation=ELLIPSIS, admissible=ends, cut=True))
+
+        ids = self._most_that_fits(less_text, len(text))
+        return self._most_that_fits(fewer_commands, len(commands)) if ids is None and commands else ids
+
+    def _most_that_fits(self, prompt_of: Callable[[int], np.ndarray], n: int) -> np.ndarray | None:
+        """The prompt of about as much of `n` as the limit allows, to a 64th; None where that of nothing is over it."""
+        best = prompt_of(0)
+        if len(best) > self.limit:
+            return None
+        low, high = 0, n
+        while high - low > max(1, n // 64):
+            middle = (low + high) // 2
+            ids = prompt_of(middle)
+            if len(ids) <= self.limit:
+                low, best = middle, ids
+            else:
+                high = middle
+        return best
+
 
 class WindowContext(_Context):
-    """One user message a turn, rebuilt from the last `history` steps. Each turn is a training row of its own."""
+    """One user message a turn, rebuilt from the last `history` steps. Each turn is a training row of its own.
+
+    A prompt over the limit is written again with less history, then with none; where the template allows it, the
+    observation is cut after that.
+    """
 
     mode = "window"
 
@@ -221,43 +196,86 @@ class WindowContext(_Context):
         self.history = history
 
     def prompts(self, views: Sequence[TurnView]) -> list[np.ndarray | None]:
-        """int32 prompt ids of every view; None where the prompt is over the limit even without history."""
+        """int32 prompt ids of every view; None where the prompt is over the limit even when it is shortened."""
         out: list[np.ndarray | None] = [None] * len(views)
         pending = list(range(len(views)))
         for history in range(self.history, -1, -1):
-            texts = [self._chat_text(self.template.render("window", views[i], history)) for i in pending]
+            found = self._written([views[i] for i in pending], history)
             over = []
-            for i, ids in zip(pending, self._tokenise(texts), strict=True):
+            for i, ids in zip(pending, found, strict=True):
                 if len(ids) <= self.limit:
                     out[i] = ids
-                elif len(views[i].steps) > 0:
+                # Shorter history helps only where there is history to drop.
+                elif history > 0 and len(views[i].steps) > 0:
                     over.append(i)
-            # Shorter history helps only where there is history to drop.
+                else:
+                    out[i] = self._cut_to_fit(views[i], lambda view: self._written([view], 0)[0])
             pending = over
             if not pending:
                 break
         return out
 
+    def _written(self, views: Sequence[TurnView], history: int) -> list[np.ndarray]:
+        return self._tokenise([self._chat_text(self.template.render("window", view, history)) for view in views])
+
 
 class FullContext(_Context):
-    """The whole conversation: each prompt extends the last one by the sampled turn and the new observation."""
+    """The whole conversation: each prompt extends the last one by the sampled turn and the new observation.
+
+    What was said cannot be dropped, so an episode can reach the limit; its last observation is cut where the template
+    allows it.
+    """
 
     mode = "full"
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._delta = ChatDelta(self.tokenizer, self.template_kwargs)
-        self._first = _Memo(lambda text: self._tokenise([self._chat_text(text)])[0])
+        self._first = Memo(lambda text: self._tokenise([self._chat_text(text)])[0])
 
     def prompts(self, views: Sequence[TurnView]) -> list[np.ndarray | None]:
-        """int32 prompt ids of every view; None where the conversation is over the limit."""
+        """int32 prompt ids of every view; None where the conversation is over the limit.
+
+        Only the newest observation can be cut: what was sampled before followed from what was read then.
+        """
         out = []
         for view in views:
-            text = self.template.render("full", view)
-            if view.steps:
-                last = view.steps[-1]
-                ids = np.concatenate([last.context_ids, last.completion_ids, self._delta(last.completion_ids, text)])
-            else:
-                ids = self._first(text)
-            out.append(ids if len(ids) <= self.limit else None)
+            ids = self._extended(view)
+            out.append(ids if len(ids) <= self.limit else self._cut_to_fit(view, self._extended))
         return out
+
+    def _extended(self, view: TurnView) -> np.ndarray:
+        text = self.template.render("full", view)
+        if not view.steps:
+            return self._first(text)
+        last = view.steps[-1]
+        return np.concatenate([last.context_ids, last.completion_ids, self._delta(last.completion_ids, text)])
+
+
+def make_context(
+    settings, tokenizer, template: PromptTemplate, *, window: int, template_kwargs: dict[str, Any] | None = None
+) -> WindowContext | FullContext:
+    """The context that `settings` ask for (context, history, system_prompt, max_context_length and
+    max_completion_length of MultiTurnGRPOConfig). window: tokens of prompt and response together that the model takes.
+
+    Raises ValueError where a response of that length leaves no room for a prompt.
+    """
+    room = window - settings.max_completion_length
+    if room < 1:
+        raise ValueError(
+            f"max_completion_length={settings.max_completion_length} leaves no room for a prompt in the model's "
+            f"window of {window} tokens"
+        )
+    options = {
+        "limit": min(room, settings.max_context_length or room),
+        "system_prompt": settings.system_prompt,
+        "template_kwargs": template_kwargs,
+    }
+    if settings.context == "full":
+        return FullContext(tokenizer, template, **options)
+    return WindowContext(tokenizer, template, history=settings.history, **options)
+
+
+def model_window(config) -> int:
+    """Tokens of prompt and response together that a model of this transformers config takes; huge if it says none."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None) or 2**30

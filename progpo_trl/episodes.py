@@ -55,7 +55,8 @@ class Episode:
     """One trajectory of one task.
 
     index: its place in the generation batch of all processes; group: the number of its group there; excluded: set
-    when fewer than two members of its group could be scored.
+    when fewer than two members of its group could be scored; unreported: the task set's numbers that no step's info
+    has, at what they count as then (see `TaskSet.unreported`).
     """
 
     task_id: str
@@ -71,6 +72,7 @@ class Episode:
     error: str | None = None
     excluded: bool = False
     extra_rewards: dict[str, float] = field(default_factory=dict)
+    unreported: dict[str, float] = field(default_factory=dict)
     advantages: np.ndarray | None = None
 
     @property

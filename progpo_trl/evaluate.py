@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from progpo_trl.evaluation import agent_options
 from progpo_trl.evaluation.baselines import NAMES as BASELINES
 from progpo_trl.evaluation.errors import EvaluationError
 from progpo_trl.settings import ScriptArguments, parse
 from progpo_trl.settings_values import SettingsError, one_line
 
 if TYPE_CHECKING:
-    from trl import ModelConfig
-
     from progpo_trl.config import MultiTurnGRPOConfig
     from progpo_trl.environments import TaskSet
     from progpo_trl.evaluation.agents import Agent
+    from progpo_trl.model_arguments import ModelArguments
 
 # Settings of a training that decide how a policy is loaded and asked; the others are left out of its file.
 SETTINGS = (
@@ -51,6 +51,7 @@ _OURS = (
     "agent",
     "out",
     "resume",
+    *agent_options.NAMES,
 )
 _HINTS = {"temperature": "--temperatures", "seed": "--seeds", "eval_tasks": "--tasks", "output_dir": "--out"}
 
@@ -63,7 +64,7 @@ class Job:
     model: str | None
     script: ScriptArguments
     config: MultiTurnGRPOConfig
-    model_args: ModelConfig
+    model_args: ModelArguments
     run: Path | None
     out: Path
 
@@ -73,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     ours, theirs = _split_words(argv)
     options = parser().parse_args(ours)
+    agent_options.check(options)
     runs = options.run or [None]
     if len(runs) > 1 and (options.model or options.out):
         raise EvaluationError(
@@ -88,11 +90,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return code
         folders.append(job.out)
     if len(runs) > 1 and _is_main():
+        from progpo_trl.compare import entries_of
         from progpo_trl.evaluation.compare import compare_groups
-        from progpo_trl.evaluation.results import read_evaluation
+        from progpo_trl.evaluation.comparison_report import as_markdown
 
-        group = [read_evaluation(folder) for folder in folders]
-        _print("\n" + compare_groups({"runs": list(zip(map(str, runs), group, strict=True))}).markdown())
+        entries = entries_of([str(folder) for folder in folders])
+        _print("\n" + as_markdown(compare_groups({"runs": entries})))
     return 0
 
 
@@ -112,6 +115,7 @@ def parser() -> argparse.ArgumentParser:
             "  progpo evaluate --model Qwen/Qwen2.5-1.5B-Instruct --environment alfworld \\\n"
             "      --split valid_seen --split valid_unseen --seeds 0 1 2\n"
             "  progpo evaluate --agent expert --environment alfworld_generated\n"
+            "  progpo evaluate --agent react --api-model gpt-4o --environment alfworld --price-in 2.5 --price-out 10\n"
         ),
     )
     text.add_argument(
@@ -140,8 +144,14 @@ def parser() -> argparse.ArgumentParser:
         choices=["float32", "bfloat16", "float16"],
         help="of the weights, without mixed precision (default: as the settings train; on a CPU float32)",
     )
-    text.add_argument("--agent", choices=["policy", *BASELINES], default="policy", help="who plays (default: policy)")
+    text.add_argument(
+        "--agent",
+        choices=["policy", *agent_options.STYLES, *BASELINES],
+        default="policy",
+        help="who plays (default: policy)",
+    )
     text.add_argument("--out", type=Path, metavar="DIR", help="default: RUN_DIR/evaluation, or evaluations/NAME")
+    agent_options.add_arguments(text)
     text.add_argument("--resume", action="store_true", help="keep the games that are finished in --out")
     return text
 
@@ -175,14 +185,14 @@ def read_job(options: argparse.Namespace, settings: Sequence[str], run: str | No
     words = [] if config is None else ["--config", config]
     words += settings
     words += ["--model_name_or_path", model] if model else []
-    if options.agent != "policy" and config is None:
+    if (options.agent in BASELINES or options.api_model) and config is None:
         words += ["--model_name_or_path", "none"]  # the settings ask for one; nothing loads it
     if not _has_gpu():
         words += ["--use_cpu", "true", "--bf16", "false", "--fp16", "false"]
     if options.dtype:
         words += ["--dtype", options.dtype]
     script, training, model_args = parse(words, "progpo evaluate", only=SETTINGS)
-    if model is None and options.agent == "policy" and options.adapter is None:
+    if model is None and options.agent not in BASELINES and not options.api_model and options.adapter is None:
         model = model_args.model_name_or_path
     out = options.out or (home / "evaluation" if home and run else Path("evaluations", _name(options, model, script)))
     of_run = home if options.config is None and not (run and options.model) else None
@@ -199,7 +209,8 @@ def _run_folder(model: str | None) -> Path | None:
 
 
 def _name(options: argparse.Namespace, model: str | None, script: ScriptArguments) -> str:
-    who = options.agent if options.agent != "policy" else options.adapter or model or "policy"
+    who = options.adapter or model or options.api_model or ""
+    who = {"policy": who or "policy"}.get(options.agent, f"{options.agent}-{who}".strip("-"))
     return re.sub(r"[^\w.-]+", "-", f"{who}-{script.environment['name']}").strip("-.")
 
 
@@ -216,7 +227,7 @@ def run_job(job: Job, argv: Sequence[str]) -> int:
     from progpo_trl.evaluation.run import already_there, evaluate, panel_exists
 
     options = job.options
-    Processes()  # the process group and its devices, before a model takes one
+    Processes(job.config.use_cpu)  # the process group and its devices, before a model takes one
     tasks = load_tasks(job.script)
     splits = options.split or [job.script.environment["eval_split"] or tasks.eval_split]
     # What can be found out before a large model is loaded is found out before.
@@ -246,6 +257,10 @@ def run_job(job: Job, argv: Sequence[str]) -> int:
         return 128 + signal.SIGINT
     except (RuntimeError, OSError) as error:
         raise EvaluationError(one_line(error)) from error
+    if "totals" in content:
+        from progpo_trl.evaluation.prompted import totals_lines
+
+        _print("\n".join(totals_lines(content["totals"])) + "\n")
     _print(f"{table(content)}\n\n  {job.out}/evaluation.json\n  {job.out}/episodes.jsonl   every game, step by step")
     return 0
 
@@ -264,7 +279,9 @@ def load_tasks(script: ScriptArguments) -> TaskSet:
 def load_agent(job: Job, tasks: TaskSet) -> Agent:
     """The agent that the options ask for."""
     options = job.options
-    if options.agent != "policy":
+    if options.agent in agent_options.STYLES and options.api_model:
+        return agent_options.prompted_agent(options, agent_options.api_model(options, job.out), job.config)
+    if options.agent in BASELINES:
         from progpo_trl.evaluation.baselines import baseline
 
         if options.model or options.adapter:
@@ -286,7 +303,7 @@ def load_agent(job: Job, tasks: TaskSet) -> Agent:
     extra |= {"quantization_config": get_quantization_config(job.model_args)}
     precision = torch.bfloat16 if job.config.bf16 else torch.float16 if job.config.fp16 else None
     facts = {} if job.run is None else {"run": str(job.run), "training_seed": job.config.seed}
-    return load_policy(
+    policy = load_policy(
         None if options.adapter and not options.model else job.model,
         options.adapter,
         settings=PlaySettings.from_config(job.config),
@@ -297,6 +314,11 @@ def load_agent(job: Job, tasks: TaskSet) -> Agent:
         facts=facts,
         **{name: value for name, value in (extra | (job.config.model_init_kwargs or {})).items() if value is not None},
     )
+    if options.agent in ("policy", "prompt"):
+        return policy  # zero-shot prompting of weights is what a policy does, in batches
+    from progpo_trl.evaluation.local_chat import LocalChatModel
+
+    return agent_options.prompted_agent(options, LocalChatModel(policy), job.config)
 
 
 def _is_main() -> bool:

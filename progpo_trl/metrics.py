@@ -52,7 +52,7 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     out["inadmissible"] = _mean(not s.admissible for s in steps)
     for reason in (StopReason.STEP_LIMIT, StopReason.CONTEXT_LIMIT):
         out[reason.value] = _mean(e.stop_reason is reason for e in kept)
-    return out | _info_means(steps)
+    return out | _info_means(kept)
 
 
 def group_metrics(batch: StepBatch, advantages: np.ndarray) -> dict[str, float]:
@@ -97,13 +97,14 @@ def response_lengths(episodes: Sequence[Episode]) -> tuple[np.ndarray, np.ndarra
     return np.array([len(s.completion_ids) for s in steps], int), np.array([s.truncated for s in steps], bool)
 
 
-def _info_means(steps) -> dict[str, float]:
-    """Means of the numbers environments put into `StepResult.info`."""
+def _info_means(episodes) -> dict[str, float]:
+    """Means of the numbers environments put into `StepResult.info`, and of those an episode never reported."""
     values = defaultdict(list)
-    for s in steps:
-        for key, value in s.info.items():
-            if isinstance(value, (bool, int, float)) and math.isfinite(value):
-                values[key].append(float(value))
+    for e in episodes:
+        for info in (*(s.info for s in e.steps), e.unreported):
+            for key, value in info.items():
+                if isinstance(value, (bool, int, float)) and math.isfinite(value):
+                    values[key].append(float(value))
     return {f"info/{key}": _mean(v) for key, v in sorted(values.items())}
 
 

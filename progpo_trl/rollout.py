@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
-from progpo_trl.actions import project
+from progpo_trl.actions import Projection, project
 from progpo_trl.contexts import FullContext, TurnView, WindowContext
 from progpo_trl.environments.base import Environment, Observation, StepResult, TaskSet, is_admissible
 from progpo_trl.episodes import Episode, Step, StopReason
@@ -79,18 +80,19 @@ def play(
     stop reason ENVIRONMENT_ERROR. on_done is called with every finished episode.
     """
     clock = clock or RolloutClock()
+    read_action, finish = _reader(tasks, action_format), _finisher(tasks, on_done)
     with clock.phase("environment"):
-        live = [one for e in episodes if (one := _start(e, tasks, on_done)) is not None]
+        live = [one for e in episodes if (one := _start(e, tasks, finish)) is not None]
     for _ in range(max_turns):
         with clock.phase("prompts"):
-            live = _write_prompts(live, context, max_turns, on_done)
+            live = _write_prompts(live, context, max_turns, finish)
         if not any_live(bool(live)):
             return
         with clock.phase("generation"):
             outputs = generate([one.episode for one in live], [one.prompt for one in live])
-        live = _play_turns(live, outputs, decode, action_format, step_limit, clock, on_done)
+        live = _play_turns(live, outputs, decode, read_action, step_limit, clock, finish)
     for one in live:
-        _stop_at_limit(one, on_done)
+        _stop_at_limit(one, finish)
 
 
 def play_streaming(
@@ -114,11 +116,12 @@ def play_streaming(
     process plays its own episodes at its own pace.
     """
     clock = clock or RolloutClock()
+    read_action, finish = _reader(tasks, action_format), _finisher(tasks, on_done)
     asked: dict[int, _Live] = {}
 
     def ask(one: _Live) -> None:
         with clock.phase("prompts"):
-            kept = _write_prompts([one], context, max_turns, on_done)
+            kept = _write_prompts([one], context, max_turns, finish)
         for one in kept:
             asked[id(one.episode)] = one
             requests.send(one.episode, one.prompt)
@@ -131,7 +134,7 @@ def play_streaming(
             if episode is None:
                 return
             with clock.phase("environment"):
-                one = _start(episode, tasks, on_done)
+                one = _start(episode, tasks, finish)
             if one is not None:
                 ask(one)
 
@@ -140,15 +143,31 @@ def play_streaming(
         with clock.phase("generation"):
             episode, output = requests.receive()
         one = asked.pop(id(episode))
-        going = _play_turns([one], [output], decode, action_format, step_limit, clock, on_done)
+        going = _play_turns([one], [output], decode, read_action, step_limit, clock, finish)
         if going and len(episode.steps) < max_turns:
             ask(one)
         elif going:
-            _stop_at_limit(one, on_done)
+            _stop_at_limit(one, finish)
         begin()
 
 
-def _play_turns(live, outputs, decode, action_format: str, step_limit: int, clock, on_done) -> list[_Live]:
+def _reader(tasks: TaskSet, action_format: str) -> Callable[[str], Projection]:
+    """How the action is read from a response."""
+    return partial(project, action_format=action_format, fallback_characters=tasks.fallback_characters)
+
+
+def _finisher(tasks: TaskSet, on_done: Callable[[Episode], None]) -> Callable[[Episode], None]:
+    """`on_done`, after what the episode never reported is noted."""
+
+    def finish(episode: Episode) -> None:
+        reported = {key for step in episode.steps for key in step.info}
+        episode.unreported = {key: value for key, value in tasks.unreported.items() if key not in reported}
+        on_done(episode)
+
+    return finish
+
+
+def _play_turns(live, outputs, decode, read_action, step_limit: int, clock, on_done) -> list[_Live]:
     """Play one sampled turn of each of `live`; those that go on."""
     with clock.phase("decoding"):
         unread = [out.ids for out in outputs if out.text is None]
@@ -156,7 +175,7 @@ def _play_turns(live, outputs, decode, action_format: str, step_limit: int, cloc
         texts = [next(read) if out.text is None else out.text for out in outputs]
     with clock.phase("environment"):
         turns = zip(live, outputs, texts, strict=True)
-        moved = [_move(one, output, text, action_format, step_limit) for one, output, text in turns]
+        moved = [_move(one, output, text, read_action, step_limit) for one, output, text in turns]
     for one, going in zip(live, moved, strict=True):
         if not going:
             on_done(one.episode)
@@ -197,10 +216,12 @@ def _write_prompts(live: list[_Live], context, max_turns: int, on_done) -> list[
     return kept
 
 
-def _move(one: _Live, output: TurnOutput, text: str, action_format: str, step_limit: int) -> bool:
+def _move(
+    one: _Live, output: TurnOutput, text: str, read_action: Callable[[str], Projection], step_limit: int
+) -> bool:
     """Play one sampled turn; True while the episode goes on."""
     episode = one.episode
-    action, format_valid = project(text, action_format)
+    action, format_valid = read_action(text)
     admissible = is_admissible(action, one.admissible)
     step = Step(
         observation=one.observation,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import random
 import signal
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from progpo_trl.environments.base import Environment, Observation, StepResult, TaskSet
+from progpo_trl.environments.webshop.pages import SEPARATOR
 from progpo_trl.episodes import Episode, StopReason
 from progpo_trl.evaluation.errors import EvaluationError
 from progpo_trl.play.terminal import Screen
@@ -97,9 +99,8 @@ def load(options: argparse.Namespace, settings: Sequence[str]) -> tuple[Any, Tas
     words = [*settings, *(["--environment.name", options.environment] if options.environment else [])]
     # A downloaded recipe must not decide that downloaded code is run.
     words += ["--trust_remote_code", "false"]
-    asked = argparse.Namespace(
-        model=options.model, adapter=None, config=config, agent="policy", dtype=options.dtype, out=Path(), batch_size=1
-    )
+    asked = evaluate.parser().parse_args([])
+    asked.model, asked.config, asked.dtype, asked.batch_size = options.model, config, options.dtype, 1
     job = evaluate.read_job(asked, words, None)
     if isinstance(job.config.model_init_kwargs, dict):
         job.config.model_init_kwargs.pop("trust_remote_code", None)
@@ -207,7 +208,7 @@ class Show:
         self.screen.say(f"{self.tasks.name}: task {game.task_id} ({game.task_type}), at most {max_turns} actions.")
         ended: list[Episode] = []
         on_done = lambda game, episode, notes: ended.append(episode)  # noqa: E731
-        agent.play([game], Watched(self.tasks, self), on_done, max_turns=max_turns)
+        agent.play([game], watched(self.tasks, self), on_done, max_turns=max_turns)
         self._end(ended[0])
         return ended[0].success
 
@@ -228,7 +229,7 @@ class Show:
         """The episode begins."""
         if first.task and first.task not in first.text:
             self.screen.say(f"Task: {first.task}", "bold")
-        self.screen.say(f"\n{first.text}")
+        self._observation(first.text)
         self._rule()
 
     def act(self, action: str) -> None:
@@ -241,12 +242,16 @@ class Show:
 
     def see(self, result: StepResult) -> None:
         """What the action led to."""
-        self.screen.say(f"\n{result.text}")
+        self._observation(result.text)
         if result.reward:
             self.screen.say(f"reward {result.reward:g}", "bold")
         self._turn += 1
         if not result.done and self._turn < self._max_turns:
             self._rule()
+
+    def _observation(self, text: str) -> None:
+        # A page of a shop is one long line with separators.
+        self.screen.say("\n" + (text.replace(SEPARATOR, "\n") if self.tasks.name.startswith("webshop") else text))
 
     def _rule(self) -> None:
         self.screen.say(f"\n--- action {self._turn + 1} of {self._max_turns} ---", "dim")
@@ -263,22 +268,11 @@ class Show:
         self.screen.say(f"\n{how[0]}: {', '.join(words)}", how[1])
 
 
-class Watched(TaskSet):
-    """The task set `tasks`, whose episodes are shown."""
-
-    def __init__(self, tasks: TaskSet, show: Show):
-        self._tasks, self._show = tasks, show
-        self.name, self.max_steps, self.prompt_template = tasks.name, tasks.max_steps, tasks.prompt_template
-        self.action_format, self.eval_split = tasks.action_format, tasks.eval_split
-
-    def task_ids(self, split: str = "train") -> Sequence[str]:
-        return self._tasks.task_ids(split)
-
-    def task_type(self, task_id: str) -> str:
-        return self._tasks.task_type(task_id)
-
-    def make(self) -> Environment:
-        return _WatchedEnvironment(self._tasks.make(), self._show)
+def watched(tasks: TaskSet, show: Show) -> TaskSet:
+    """A copy of `tasks` whose episodes are shown."""
+    shown = copy.copy(tasks)
+    shown.make = lambda: _WatchedEnvironment(tasks.make(), show)
+    return shown
 
 
 class _WatchedEnvironment(Environment):

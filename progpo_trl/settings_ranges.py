@@ -70,6 +70,8 @@ _RANGES = {
     "save_every_generations": _OPTIONAL_COUNT,
     "eval_every_generations": _OPTIONAL_COUNT,
     "rows_per_forward": _OPTIONAL_COUNT,
+    "log_tables_every_generations": _OPTIONAL_COUNT,
+    "log_table_episodes": _COUNT,
     "max_tokens_per_forward": _OPTIONAL_COUNT,
     # rollout
     "history": Range(0),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from progpo_trl.trainer import MultiTurnGRPOTrainer
 
 # model_name_or_path of the policies that ship with the package -> their names in progpo_trl.tiny_policy
-TINY_POLICIES = {"tiny": "base", "tiny-hard": "base-hard"}
+TINY_POLICIES = {"tiny": "base", "tiny-hard": "base-hard", "tiny-shop": "base-shop"}
 
 # What people put into model_init_kwargs, to guess what a misspelt name was meant to be.
 _LOADING = (
@@ -187,6 +187,7 @@ def run(
             trainer.train(resume_from_checkpoint=checkpoint)
         summary.trained()
         trainer.save_final_model(args.output_dir)
+        trainer.save_state()  # trainer_state.json: every logged metric, for `progpo view` and `progpo plots`
         saved = True
         if script.evaluate_around_training:
             summary.evaluate("after")

@@ -21,7 +21,7 @@ from trl.models import unwrap_model_for_generation
 
 from progpo_trl.advantages import Estimator, make_estimator
 from progpo_trl.config import MultiTurnGRPOConfig
-from progpo_trl.contexts import FullContext, PromptTemplate, WindowContext
+from progpo_trl.contexts import FullContext, PromptTemplate, WindowContext, make_context, model_window
 from progpo_trl.environments.base import TaskSet
 from progpo_trl.episodes import Episode, StepBatch, StopReason
 from progpo_trl.evaluation.training import write_training_evaluation
@@ -134,22 +134,10 @@ class MultiTurnGRPOTrainer(Resumable, Publishing, ExactLossTrainer):
     def _make_context(self) -> WindowContext | FullContext:
         template = PromptTemplate(self.args.prompt_template or self.tasks.prompt_template)
         template.check(self.args.context)
-        window = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**30
-        window = min(window, vllm_window(self))
-        room = window - self.args.max_completion_length
-        if room < 1:
-            raise ValueError(
-                f"max_completion_length={self.args.max_completion_length} leaves no room for a prompt in the model's "
-                f"window of {window} tokens"
-            )
-        options = {
-            "limit": min(room, self.args.max_context_length or room),
-            "system_prompt": self.args.system_prompt,
-            "template_kwargs": self.chat_template_kwargs,
-        }
-        if self.args.context == "full":
-            return FullContext(self._tokenizer, template, **options)
-        return WindowContext(self._tokenizer, template, history=self.args.history, **options)
+        window = min(model_window(self.model.config), vllm_window(self))
+        return make_context(
+            self.args, self._tokenizer, template, window=window, template_kwargs=self.chat_template_kwargs
+        )
 
     # ------------------------------------------------------------------------------------------------- rollout
 

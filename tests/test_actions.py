@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from progpo_trl.actions import FORMATS, MAX_ACTION_CHARACTERS, TAIL_CHARACTERS, Projection, project
+from progpo_trl.actions import FALLBACK_CHARACTERS, FORMATS, MAX_ACTION_CHARACTERS, Projection, project
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,14 @@ def test_other_formats():
     assert project(" \n", "text") == ("", False)
 
 
+@pytest.mark.parametrize("characters", [0, 1, 20, 30, 1000])
+def test_how_much_of_an_unreadable_response_is_played(characters):
+    response = "I would now like to press the button Buy Now"
+    tail = response.lower()[len(response) - min(characters, len(response)) :]
+    assert project(response, fallback_characters=characters) == (tail, False)
+    assert project("<think></think><action>look</action>", fallback_characters=characters) == ("look", True)
+
+
 def defined(response: str) -> None:
     for action_format in FORMATS:
         action, valid = project(response, action_format)
@@ -61,7 +69,7 @@ def defined(response: str) -> None:
         assert "<think>" in response.lower()
         assert not re.search("[\u4e00-\u9fff]", response)
     elif "<action>" not in response.lower():
-        assert len(action) <= TAIL_CHARACTERS
+        assert len(action) <= FALLBACK_CHARACTERS
 
 
 PIECES = ["<think>", "</think>", "<action>", "</action>", "<ACTION>", "</Action>", "<", ">", "/", "go to desk 1", " "]

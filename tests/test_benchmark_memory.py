@@ -88,10 +88,16 @@ def test_what_the_formula_must_do():
 
 @pytest.mark.parametrize("setup", ["ZeRO-2", "ZeRO-3", "FSDP2"])
 def test_shards_take_less_on_more_gpus(setup):
-    for dims in (QWEN["1.5B"], QWEN["7B"]):
-        totals = [memory_plan.held(dims, setup, n).total for n in (1, 2, 8, 64)]
+    for name in ("1.5B", "7B"):
+        totals = [memory_plan.held(name, setup, n).total for n in (1, 2, 8, 64)]
         assert totals == sorted(totals, reverse=True)
-        assert memory_plan.held(dims, setup, 8).optimizer == memory_plan.held(dims, setup, 1).optimizer / 8
+        assert memory_plan.held(name, setup, 8).optimizer == memory_plan.held(name, setup, 1).optimizer / 8
+
+
+def test_the_plans_hold_the_recipes_bound():
+    for folder, name in (("qwen2.5-1.5b-instruct", "1.5B"), ("qwen2.5-7b-instruct", "7B")):
+        text = (Path(__file__).parents[1] / "recipes/alfworld" / folder / "progpo.yaml").read_text()
+        assert f"max_tokens_per_forward: {memory_plan.TOKENS[name]} " in text
 
 
 def test_the_page_has_the_tables_of_the_script():

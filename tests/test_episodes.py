@@ -2,12 +2,16 @@
 
 import json
 import pickle
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
 
+from progpo_trl.environments import Environment, EnvironmentTasks, Observation, StepResult
 from progpo_trl.episodes import Episode, Step, StepBatch, StopReason
+from progpo_trl.generation import TurnOutput
 from progpo_trl.metrics import episode_metrics, group_metrics, wilson
+from progpo_trl.rollout import play
 
 
 def episode(success, *, group=0, task_type="a", n=2, **flags):
@@ -93,3 +97,40 @@ def test_wilson_interval(k, n, low, high):
     assert rate.low == pytest.approx(low, abs=1e-4)
     assert rate.high == pytest.approx(high, abs=1e-4)
     assert (wilson(0, 0).low, wilson(0, 0).high) == (0.0, 1.0)
+
+
+class Counted(Environment):
+    """Ends at "stop" and reports then; the class says what an episode that did not stop counts as."""
+
+    fallback_characters = 4
+    unreported = MappingProxyType({"stopped": 0.0})
+
+    def reset(self, task_id, seed=0):
+        return Observation("Say stop.")
+
+    def step(self, action):
+        done = action == "stop"
+        return StepResult("Say stop.", done=done, info={"stopped": 1.0, "words": len(action)} if done else {})
+
+
+def test_what_an_environment_class_says_reaches_the_rollout_and_the_means():
+    tasks = EnvironmentTasks(Counted, ["a", "b"], action_format="action")
+    assert (tasks.fallback_characters, tasks.unreported) == (4, {"stopped": 0.0})
+    assert EnvironmentTasks(Counted, ["a"], fallback_characters=0, unreported={}).fallback_characters == 0
+    assert EnvironmentTasks(Counted, ["a"], unreported={}).unreported == {}
+    episodes = [Episode("a"), Episode("b")]
+    said = {"a": "I stop: stop", "b": "I go on"}
+    play(
+        episodes,
+        tasks,
+        SimpleNamespace(prompts=lambda views: [np.zeros(1, np.int32)] * len(views)),
+        generate=lambda live, prompts: [TurnOutput(np.array([ord(e.task_id)], np.int32), None, False) for e in live],
+        decode=lambda ids: [said[chr(i[0])] for i in ids],
+        max_turns=2,
+        step_limit=2,
+        action_format=tasks.action_format,
+    )
+    assert [e.steps[0].action for e in episodes] == ["stop", "o on"]
+    assert [e.unreported for e in episodes] == [{}, {"stopped": 0.0}]
+    metrics = episode_metrics(episodes)
+    assert (metrics["info/stopped"], metrics["info/words"]) == (0.5, 4.0)

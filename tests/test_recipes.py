@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
+from progpo_trl.environments.webshop import GeneratedWebshopTasks
 from progpo_trl.settings import RECIPES, find_recipe, load_recipe, parse, recipes, summary
 
 NAMES = recipes()
-PUBLISHED = [name for name in NAMES if name.startswith("alfworld/qwen")]
+PUBLISHED = [name for name in NAMES if re.match("(alfworld|webshop)/qwen", name)]
 SECTIONS = ["Model", "Environment", "Rollout", "Advantage", "Training", "Logging and publishing"]
 # A recipe for GPUs on the machine that runs the tests: what the machine lacks, and nothing else.
 ON_CPU = ["--use_cpu", "--bf16", "false", "--report_to", "none"]
@@ -23,12 +25,18 @@ def test_the_recipes_there_should_be():
     models = ("qwen2.5-1.5b-instruct", "qwen2.5-7b-instruct")
     methods = ("grpo", "progpo", "gigpo", "hgpo", "proxmo", "progpo-gigpo", "progpo-hgpo")
     published = {f"alfworld/{model}/{method}{how}" for model in models for method in methods for how in ("", "-lora")}
-    assert {"quickstart", *published, "alfworld/qwen2.5-7b-instruct/progpo-gigpo-qlora"} <= set(NAMES)
+    published |= {f"webshop/{model}/{method}" for model in models for method in methods if method != "progpo"}
+    others = {"quickstart", "alfworld/tiny/progpo", "webshop/tiny/progpo"}
+    assert {*others, *published, "alfworld/qwen2.5-7b-instruct/progpo-gigpo-qlora"} == set(NAMES)
 
 
 def is_hgpo(name: str) -> bool:
-    """HGPO's scripts train a little longer, on longer prompts."""
+    """HGPO's scripts train a little longer, in ALFWorld on longer prompts, in WebShop with more steps."""
     return "hgpo" in name.split("/")[-1]
+
+
+def is_shop(name: str) -> bool:
+    return name.startswith("webshop/")
 
 
 ESTIMATORS = {
@@ -78,21 +86,25 @@ def test_published_iterations_are_generations_on_any_number_of_processes(name, p
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_settings(name):
     script, args, model = parsed(name)
-    assert script.environment["max_steps"] == 50
+    assert script.environment["name"] == name.split("/")[0]
+    assert script.environment["max_steps"] == ((30 if is_hgpo(name) else 15) if is_shop(name) else 50)
     assert script.environment["success_reward"] == 10
-    assert (script.environment["split"], script.environment["eval_split"]) == ("train", "valid_seen")
+    assert script.environment["split"] == "train"
+    assert script.environment["eval_split"] == ("dev" if is_shop(name) else "valid_seen")
     assert (args.groups_per_generation, args.num_generations, args.num_iterations) == (16, 8, 1)
     assert (args.context, args.history, args.max_context_length, args.max_completion_length) == (
         "window",
         2,
-        4096 if is_hgpo(name) else 2048,
+        4096 if is_hgpo(name) or is_shop(name) else 2048,
         512,
     )
     assert (args.beta, args.epsilon, args.epsilon_high) == (0.01, 0.2, None)
     assert (args.temperature, args.eval_temperature) == (1.0, 0.4)
     assert (args.invalid_action_penalty, args.invalid_action) == (0.1, "format")
     assert (args.loss_type, args.lr_scheduler_type) == ("dapo", "constant")
-    assert script.advantage == ESTIMATORS[base_of(name)]
+    # GiGPO's and HGPO's scripts divide by the deviation in ALFWorld only.
+    estimator = ESTIMATORS[base_of(name)]
+    assert script.advantage == (estimator | {"norm": "mean"} if is_shop(name) and "norm" in estimator else estimator)
     assert script.progress_fallback == ({"lambda_aux": 0.3} if "progpo" in name else None)
     assert model.model_name_or_path.lower() == f"qwen/{name.split('/')[1]}"
     lora = name.endswith("lora")
@@ -132,6 +144,29 @@ def test_quickstart_is_what_its_header_says():
     assert model.model_name_or_path == "tiny"
     assert script.evaluate_around_training
     assert script.environment["eval_split"] != script.environment["split"]
+
+
+def test_the_tiny_shop_trains_two_generations(tmp_path):
+    """From the recipe to the summary, with its own policy in its own shop."""
+    import torch
+
+    from progpo_trl.train import main
+
+    torch.set_num_threads(1)
+    words = ["--max_generations", "2", "--groups_per_generation", "4", "--num_generations", "4", "--eval_tasks", "16"]
+    name = "webshop/tiny/progpo"
+    assert main(["--config", name, *ON_CPU, "--output_dir", str(tmp_path), *words]) == 0
+    found = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
+    assert found["success_before"]["n"] == found["success_after"]["n"] == 16
+    assert found["success_before_metrics"]["info/bought"] > 0.3
+    episodes = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(episodes) == 2 * 16
+    first = [episode["steps"][0] for episode in episodes]
+    assert sum(step["action"].startswith("search[") for step in first) > 20
+    assert all(step["observation"].startswith("WebShop [SEP] Instruction: [SEP] Buy a ") for step in first)
+    held_out = set(GeneratedWebshopTasks(400, level="tiny").task_ids("dev"))
+    assert not held_out & {episode["task_id"] for episode in episodes}
+    assert any(step["advantage"] for episode in episodes for step in episode["steps"])
 
 
 @pytest.mark.slow

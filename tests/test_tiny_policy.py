@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from progpo_trl.actions import project
 from progpo_trl.contexts import PromptTemplate, TurnView
+from progpo_trl.environments import is_admissible
 from progpo_trl.environments.alfworld import rooms
 from progpo_trl.environments.alfworld.expert import noisy_play
 from progpo_trl.environments.alfworld.generate import GeneratedAlfworldTasks
+from progpo_trl.environments.webshop import GeneratedWebshopTasks, shopper
 from progpo_trl.tiny_policy import CHECKPOINTS, checkpoint_path
 from progpo_trl.tiny_policy.tokenizer import ACTION_CLOSE, ACTION_OPEN, SPECIAL, action_text
 from progpo_trl.tiny_policy.warm_start import OWN, REFUSED, TraceEncoder, prompt
@@ -29,9 +31,22 @@ def tokenizer():
 
 
 @pytest.fixture(scope="module")
+def shop_tokenizer():
+    return transformers.AutoTokenizer.from_pretrained(checkpoint_path("base-shop"))
+
+
+@pytest.fixture(scope="module")
 def episode():
+    """Observations, commands, and which of these were refused."""
     task_set = GeneratedAlfworldTasks("medium")
-    return noisy_play(task_set.make(), task_set.task_ids()[3], 0.5, 20, random.Random(0), 0.2)
+    observations, commands, _ = noisy_play(task_set.make(), task_set.task_ids()[3], 0.5, 20, random.Random(0), 0.2)
+    return observations, commands, [text == "Nothing happens." for text in observations[1:]]
+
+
+@pytest.fixture(scope="module")
+def shop_episode():
+    task_set = GeneratedWebshopTasks(400, level="tiny", max_steps=10)
+    return shopper.noisy_play(task_set.make(), task_set.task_ids()[3], 0.5, random.Random(4), 0.2, 0.3)[:3]
 
 
 def conversation(observations, commands):
@@ -46,11 +61,12 @@ def conversation(observations, commands):
 
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=200))
-def test_any_text_round_trips(tokenizer, text):
+def test_any_text_round_trips(tokenizer, shop_tokenizer, text):
     if any(token in text for token in SPECIAL):
         return
-    # Qwen's tokenizer normalises to NFC, and so does this one, which is of its class.
-    assert tokenizer.decode(tokenizer.encode(text)) == unicodedata.normalize("NFC", text)
+    for one in (tokenizer, shop_tokenizer):
+        # Qwen's tokenizer normalises to NFC, and so do these, which are of its class.
+        assert one.decode(one.encode(text)) == unicodedata.normalize("NFC", text)
 
 
 def test_texts_of_the_game_are_a_few_tokens(tokenizer, episode):
@@ -64,6 +80,21 @@ def test_texts_of_the_game_are_a_few_tokens(tokenizer, episode):
     assert len(tokenizer.encode(action_text("take mug 1 from shelf 1"))) == 6
     whole = tokenizer.apply_chat_template(conversation(observations, commands), return_dict=False)
     assert len(whole) < 30 + 18 * len(commands)
+
+
+def test_texts_of_the_shop_are_a_few_tokens(shop_tokenizer, shop_episode):
+    observations, commands, _ = shop_episode
+    for text in ("search[soft warm mug]", "click[p17]", "click[buy now]", "click[red]", "click[< prev]"):
+        assert len(shop_tokenizer.encode(action_text(text))) <= 7
+    # A word is the same token on a page, in the instruction and in an action, so that it can be copied.
+    words, color, product = map(shop_tokenizer.encode, ("soft warm mug", "red", "p17"))
+    assert [len(words), len(color), len(product)] == [3, 1, 1]
+    instruction = shop_tokenizer.encode("Instruction: [SEP] Buy a soft warm mug with color: red, and price lower than")
+    page = shop_tokenizer.encode(" [SEP] p17 [SEP] soft warm mug [SEP] $5.0 [SEP] red [SEP] ")
+    for ids, what in ((instruction, words), (page, words), (instruction, color), (page, color), (page, product)):
+        assert any(ids[i : i + len(what)] == what for i in range(len(ids)))
+    whole = shop_tokenizer.apply_chat_template(conversation(observations, commands), return_dict=False)
+    assert len(whole) < 80 * len(commands)
 
 
 def test_decoding_keeps_the_action_format(tokenizer):
@@ -84,9 +115,12 @@ def test_chat_template_is_qwens_form(tokenizer):
     assert text == "".join(f"<|im_start|>{turn}<|im_end|>\n" for turn in turns) + "<|im_start|>assistant\n"
 
 
-def test_conversation_ids_are_the_turns_put_together(tokenizer, episode):
+@pytest.mark.parametrize("world", ["alfworld", "webshop"])
+def test_conversation_ids_are_the_turns_put_together(world, request):
     """What the trainer relies on: the ids of a conversation extend the ids of every earlier prompt and answer."""
-    observations, commands, _ = episode
+    shop = "shop_" if world == "webshop" else ""
+    tokenizer = request.getfixturevalue(f"{shop}tokenizer")
+    observations, commands, refused = request.getfixturevalue(f"{shop}episode")
     messages = conversation(observations, commands)
     ids: list[int] = []
     for turn in range(len(commands)):
@@ -95,9 +129,8 @@ def test_conversation_ids_are_the_turns_put_together(tokenizer, episode):
         ids = prefix + tokenizer.encode(messages[2 * turn + 1]["content"]) + [tokenizer.eos_token_id]
     newline = tokenizer.encode("\n")
     assert ids + newline == tokenizer.apply_chat_template(messages, return_dict=False)
-    traced, roles = TraceEncoder(tokenizer)(observations, commands)
+    traced, roles = TraceEncoder(tokenizer)(observations, commands, refused)
     assert traced == ids
-    refused = [text == "Nothing happens." for text in observations[1:]]
     assert 0 < sum(refused) < len(commands)
     for role, kept in ((OWN, False), (REFUSED, True)):
         said = tokenizer.decode([i for i, r in zip(traced, roles, strict=True) if r == role])
@@ -119,7 +152,7 @@ def test_prompt_template():
 
 
 def test_unknown_checkpoint_is_refused():
-    with pytest.raises(ValueError, match="base, base-hard"):
+    with pytest.raises(ValueError, match="base, base-hard, base-shop"):
         checkpoint_path("huge")
 
 
@@ -140,32 +173,34 @@ def test_checkpoint_loads_and_is_small(name):
     assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
 
 
-def play(name, level, n):
-    """Success rate and share of inadmissible commands of `n` sampled evaluation episodes, in lock-step."""
+def play(name, task_set, ids):
+    """Success rate and share of inadmissible commands of sampled episodes of the tasks `ids`, in lock-step."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint_path(name)).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint_path(name), padding_side="left")
-    task_set = GeneratedAlfworldTasks(level, n_eval=n)
-    chats, environments, wins, refused, steps = [], [], 0, 0, 0
-    for task_id in task_set.task_ids("valid_unseen"):
+    chats, environments, listed, wins, refused, steps = [], [], [], 0, 0, 0
+    for task_id in ids:
         environments.append(task_set.make())
-        chats.append([{"role": "user", "content": prompt(environments[-1].reset(task_id).text)}])
+        first = environments[-1].reset(task_id)
+        listed.append(first.admissible)
+        chats.append([{"role": "user", "content": prompt(first.text)}])
     while environments:
         texts = [tokenizer.apply_chat_template(c, tokenize=False, add_generation_prompt=True) for c in chats]
         inputs = tokenizer(texts, return_tensors="pt", padding=True)
         output = model.generate(**inputs, max_new_tokens=12, do_sample=True, temperature=1.0, top_k=0)
         answers = tokenizer.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         playing = []
-        for chat, environment, answer in zip(chats, environments, answers, strict=True):
-            result = environment.step(project(answer).action)
-            steps, refused = steps + 1, refused + (result.text == "Nothing happens.")
+        for chat, environment, answer, admissible in zip(chats, environments, answers, listed, strict=True):
+            action = project(answer).action
+            result = environment.step(action)
+            steps, refused = steps + 1, refused + (not is_admissible(action, admissible))
             wins += result.success
             chat += [{"role": "assistant", "content": answer}, {"role": "user", "content": prompt(result.text)}]
             if not result.done:
-                playing.append((chat, environment))
-        chats, environments = [c for c, _ in playing], [e for _, e in playing]
-    return wins / n, refused / steps
+                playing.append((chat, environment, result.admissible))
+        chats, environments, listed = ([one[i] for one in playing] for i in range(3))
+    return wins / len(ids), refused / steps
 
 
 @pytest.mark.slow
@@ -173,9 +208,17 @@ def play(name, level, n):
     ("name", "level", "low", "high"), [("base", "easy", 0.03, 0.22), ("base-hard", "hard", 0, 0.06)]
 )
 def test_checkpoint_speaks_the_language_but_solves_few_tasks(name, level, low, high):
-    success, refused = play(name, level, 128)
+    task_set = GeneratedAlfworldTasks(level, n_eval=128)
+    success, refused = play(name, task_set, task_set.task_ids("valid_unseen"))
     assert low <= success <= high
     assert refused < 0.35
+
+
+def test_the_shop_checkpoint_shops_but_carelessly():
+    task_set = GeneratedWebshopTasks(400, level="tiny", max_steps=10)
+    success, refused = play("base-shop", task_set, task_set.task_ids("dev")[:48])
+    assert 0.02 <= success <= 0.35
+    assert refused < 0.8  # sampled, most product ids are not those of the page
 
 
 @pytest.mark.slow
@@ -198,7 +241,7 @@ def test_make_gives_the_same_bytes_under_another_hash_seed(tmp_path):
             capture_output=True,
             check=True,
         )
-    for name in ("expert", *CHECKPOINTS):
+    for name in ("expert", "shop-expert", *CHECKPOINTS):
         files = sorted(file.name for file in (tmp_path / "1" / name).iterdir())
         assert {"model.safetensors", "tokenizer.json", "chat_template.jinja"} <= set(files)
         for file in files:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
+
+from progpo_trl.actions import FALLBACK_CHARACTERS
 
 
 class OpenCommand(str):
@@ -58,7 +60,8 @@ class StepResult:
     """What one action led to.
 
     text: the next observation; reward: of this step alone; done: the episode is over; success: the task is solved;
-    info: anything else worth keeping (numbers are averaged into the metrics as `info/<key>`).
+    info: anything else worth keeping (numbers are averaged over the steps that have them, as `info/<key>`; see
+    `TaskSet.unreported`).
     """
 
     text: str
@@ -88,14 +91,18 @@ class TaskSet(ABC):
 
     max_steps: actions an episode may take at most. prompt_template: a name in `progpo_trl/prompts` or a path to a
     Jinja file that turns observations into prompts. action_format: how an action is read from a response (see
-    `progpo_trl.actions.project`): "think_action", "action" or "text". eval_split: the split that settings files
-    without an `eval_split` evaluate on.
+    `progpo_trl.actions.project`): "think_action", "action" or "text". fallback_characters: how much of the end of a
+    response without a readable action is played. eval_split: the split that settings files without an `eval_split`
+    evaluate on. unreported: name -> what a number of `StepResult.info` counts as for an episode that never reported
+    it, such as one that a limit of the trainer cut off; its mean is then one over all episodes.
     """
 
     name: str = "custom"
     max_steps: int = 50
     prompt_template: str = "plain"
     action_format: str = "think_action"
+    fallback_characters: int = FALLBACK_CHARACTERS
+    unreported: ClassVar[Mapping[str, float]] = {}
     eval_split: str = "valid_seen"
 
     @abstractmethod
@@ -145,6 +152,8 @@ class EnvironmentTasks(TaskSet):
         max_steps: int | None = None,
         prompt_template: str | None = None,
         action_format: str | None = None,
+        fallback_characters: int | None = None,
+        unreported: Mapping[str, float] | None = None,
         name: str | None = None,
     ):
         self._factory = factory
@@ -154,6 +163,8 @@ class EnvironmentTasks(TaskSet):
         self.max_steps = int(max_steps or getattr(factory, "max_steps", 0) or TaskSet.max_steps)
         self.prompt_template = prompt_template or getattr(factory, "prompt_template", TaskSet.prompt_template)
         self.action_format = action_format or getattr(factory, "action_format", "text")
+        for option, given in (("fallback_characters", fallback_characters), ("unreported", unreported)):
+            setattr(self, option, getattr(factory, option, getattr(TaskSet, option)) if given is None else given)
 
     def task_ids(self, split: str = "train") -> Sequence[str]:
         if split not in self._ids:

@@ -7,25 +7,41 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from progpo_trl.evaluation.agents import Agent, Game, Player, PlayerAgent, Reply
+    from progpo_trl.evaluation.api import ApiModel, ApiSettings
     from progpo_trl.evaluation.baselines import BaselineAgent, baseline
+    from progpo_trl.evaluation.call_log import CallLog
+    from progpo_trl.evaluation.chat import ChatModel
     from progpo_trl.evaluation.errors import EvaluationError
+    from progpo_trl.evaluation.local_chat import LocalChatModel
     from progpo_trl.evaluation.panel import Panel, panel_of
     from progpo_trl.evaluation.policy_agent import PlaySettings, PolicyAgent
     from progpo_trl.evaluation.policy_files import load_policy
+    from progpo_trl.evaluation.prompted import PromptAgent, PromptSettings
+    from progpo_trl.evaluation.react import ReactAgent
+    from progpo_trl.evaluation.reflexion import ReflexionAgent
     from progpo_trl.evaluation.results import read_evaluation, table
     from progpo_trl.evaluation.run import evaluate
 
 # name -> module; loaded when first used, since the policy needs torch
 _NAMES = {
     "Agent": "agents",
+    "ApiModel": "api",
+    "ApiSettings": "api",
     "BaselineAgent": "baselines",
+    "CallLog": "call_log",
+    "ChatModel": "chat",
     "EvaluationError": "errors",
     "Game": "agents",
+    "LocalChatModel": "local_chat",
     "Panel": "panel",
     "PlaySettings": "policy_agent",
     "Player": "agents",
     "PlayerAgent": "agents",
     "PolicyAgent": "policy_agent",
+    "PromptAgent": "prompted",
+    "PromptSettings": "prompted",
+    "ReactAgent": "react",
+    "ReflexionAgent": "reflexion",
     "Reply": "agents",
     "baseline": "baselines",
     "evaluate": "run",
@@ -37,14 +53,23 @@ _NAMES = {
 
 __all__ = [
     "Agent",
+    "ApiModel",
+    "ApiSettings",
     "BaselineAgent",
+    "CallLog",
+    "ChatModel",
     "EvaluationError",
     "Game",
+    "LocalChatModel",
     "Panel",
     "PlaySettings",
     "Player",
     "PlayerAgent",
     "PolicyAgent",
+    "PromptAgent",
+    "PromptSettings",
+    "ReactAgent",
+    "ReflexionAgent",
     "Reply",
     "baseline",
     "evaluate",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import queue
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +76,10 @@ class Agent(ABC):
 
     def machine(self) -> dict[str, Any]:
         """Where it runs, as JSON (device, number format): recorded, not compared."""
+        return {}
+
+    def totals(self, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Sums over the notes of all games (calls, cost), kept as `totals` with the results; {} for nothing."""
         return {}
 
     def deterministic(self, temperature: float | None) -> bool:

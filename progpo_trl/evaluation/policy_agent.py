@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from progpo_trl.contexts import FullContext, PromptTemplate, WindowContext
+from progpo_trl.contexts import FullContext, PromptTemplate, WindowContext, make_context, model_window
 from progpo_trl.environments.base import TaskSet
 from progpo_trl.evaluation.agents import Agent, Game, OnDone
 from progpo_trl.evaluation.errors import EvaluationError
-from progpo_trl.generation import CachedGeneration, Sampling, episode_stream
+from progpo_trl.generation import CachedGeneration, Sampling, TurnOutput, episode_stream
 from progpo_trl.rollout import play
 
 if TYPE_CHECKING:
@@ -143,6 +143,11 @@ class PolicyAgent(Agent):
             on_done=lambda episode: on_done(game_of[id(episode)], episode, None),
         )
 
+    def decode(self, temperature: float, prompts, max_new_tokens: int, streams) -> list[TurnOutput]:
+        """One response to each prompt (int ids), whatever they belong to; streams: as `CachedGeneration.turn`."""
+        with self._precision():
+            return self._generation(temperature).turn(range(len(prompts)), prompts, max_new_tokens, streams)
+
     def _precision(self):
         if self.autocast is None:
             return contextlib.nullcontext()
@@ -187,19 +192,9 @@ class PolicyAgent(Agent):
         return self._contexts[name]
 
     def _make_context(self, template: PromptTemplate) -> WindowContext | FullContext:
-        settings = self.settings
-        window = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**30
-        room = window - settings.max_completion_length
-        if room < 1:
-            raise EvaluationError(
-                f"max_completion_length={settings.max_completion_length} leaves no room for a prompt in the model's "
-                f"window of {window} tokens"
-            )
-        options = {
-            "limit": min(room, settings.max_context_length or room),
-            "system_prompt": settings.system_prompt,
-            "template_kwargs": dict(settings.chat_template_kwargs or {}),
-        }
-        if settings.context == "full":
-            return FullContext(self.tokenizer, template, **options)
-        return WindowContext(self.tokenizer, template, history=settings.history, **options)
+        kwargs = dict(self.settings.chat_template_kwargs or {})
+        window = model_window(self.model.config)
+        try:
+            return make_context(self.settings, self.tokenizer, template, window=window, template_kwargs=kwargs)
+        except ValueError as error:
+            raise EvaluationError(str(error)) from error

@@ -10,15 +10,18 @@ from progpo_trl.evaluation.errors import EvaluationError
 
 
 class Processes:
-    """rank: the number of this process; count: how many there are. Without a launcher nothing is imported."""
+    """rank: the number of this process; count: how many there are. Without a launcher nothing is imported.
 
-    def __init__(self):
+    cpu: run on the CPU where there is a GPU; decided by whoever asks first.
+    """
+
+    def __init__(self, cpu: bool = False):
         self.count = int(os.environ.get("WORLD_SIZE", 1))
         self.rank = int(os.environ.get("RANK", 0))
         if self.count > 1:
             from accelerate import PartialState
 
-            state = PartialState()
+            state = PartialState(cpu=cpu)
             self.count, self.rank = state.num_processes, state.process_index
 
     def from_main(self, make: Callable[[], Any] | None) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from progpo_trl import atomic
 from progpo_trl.episodes import Episode, StopReason
 from progpo_trl.evaluation.agents import Game
 from progpo_trl.evaluation.errors import EvaluationError
@@ -146,14 +146,8 @@ def _json(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write beside, then rename: a killed process leaves the old file or the new one, never half of one."""
-    partial = path.with_name(f".{path.name}.partial")
-    with open(partial, "w", encoding="utf-8", errors="replace") as file:
-        json.dump(value, file, indent=1, default=str)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    """As JSON; a killed process leaves the old file or the new one, never half of one."""
+    atomic.write_text(path, json.dumps(value, indent=1, default=str) + "\n")
 
 
 def read_evaluation(path: str | Path) -> dict[str, Any]:
@@ -237,3 +231,10 @@ def interval(value: Mapping[str, Any], digits: int = 3) -> str:
         return "-"
     ends = "" if value["low"] is None else f"  [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
     return f"{value['mean']:.{digits}f}{ends}"
+
+
+def differing_games(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[list[Any]]:
+    """[split, temperature, seed, task id] of the plays of both evaluations that came out differently in any number;
+    what the same policy shows on another machine, in another batch or number format."""
+    known = {key_of(r): r for r in first["games"]}
+    return [list(key_of(r)) for r in second["games"] if key_of(r) in known and known[key_of(r)] != r]

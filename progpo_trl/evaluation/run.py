@@ -72,7 +72,7 @@ def evaluate(
         "complete": False,
         "agent": agent.facts(),
         "environment": dict(environment or {"name": tasks.name}),
-        "conditions": {"max_turns": limit, "action_format": tasks.action_format},
+        "conditions": conditions_of(tasks, limit),
         "panels": [panel.facts() for panel in panels],
     }
     folder = None if out is None else Path(out)
@@ -87,6 +87,12 @@ def evaluate(
     return processes.from_main(
         lambda: _finish(folder, header, games, done, lines, agent, processes, started, command, max_dropped_fraction)
     )
+
+
+def conditions_of(tasks: TaskSet, max_turns: int) -> dict[str, Any]:
+    """What must be equal beside the data for two results to be comparable, as JSON."""
+    mode = {"mode": tasks.mode} if hasattr(tasks, "mode") else {}  # of WebShop: which purchases count
+    return {"max_turns": max_turns, "action_format": tasks.action_format, **mode}
 
 
 def _panels(tasks: TaskSet, splits: Sequence[str] | None, n_tasks: int | None) -> list[Panel]:
@@ -231,6 +237,7 @@ def _finish(folder, header, games, done, lines, agent, processes, started, comma
         **header,
         "complete": True,
         "results": summaries(records),
+        **({"totals": totals} if (totals := agent.totals(records)) else {}),
         "games": records,
         "versions": versions(),
         "machine": {**agent.machine(), "processes": processes.count},

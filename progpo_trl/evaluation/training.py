@@ -15,6 +15,7 @@ from progpo_trl.evaluation.errors import EvaluationError
 from progpo_trl.evaluation.panel import panel_of_ids
 from progpo_trl.evaluation.policy_agent import PlaySettings
 from progpo_trl.evaluation.results import FORMAT, game_record, summaries, write_json
+from progpo_trl.evaluation.run import conditions_of
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +46,7 @@ def write_training_evaluation(trainer, episodes: Sequence[Episode]) -> Path | No
             "settings": _settings(trainer),
         },
         "environment": {"name": trainer.tasks.name},
-        "conditions": {
-            "max_turns": min(trainer.max_turns, trainer.tasks.max_steps),
-            "action_format": trainer.tasks.action_format,
-        },
+        "conditions": conditions_of(trainer.tasks, min(trainer.max_turns, trainer.tasks.max_steps)),
         "panels": [panel.facts()],
         "results": summaries(records),
         "games": records,

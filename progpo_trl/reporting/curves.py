@@ -31,7 +31,7 @@ def learning_curve(log_history: Sequence[Mapping[str, Any]], path: Path, facts: 
         if len(values) == 0:
             continue
         axes.plot(steps, values, color=colour, alpha=0.25, linewidth=1)
-        axes.plot(steps, _smooth(values), color=colour, label=label, linewidth=2)
+        axes.plot(steps, smooth(values), color=colour, label=label, linewidth=2)
     last = float(steps[-1]) if len(steps) else 1.0
     for key, x in (("success_before", 0.0), ("success_after", last)):
         rate = facts.get(key)
@@ -50,7 +50,7 @@ def learning_curve(log_history: Sequence[Mapping[str, Any]], path: Path, facts: 
         figure.savefig(partial, dpi=120, format="png")
 
 
-def _smooth(values: np.ndarray, width: int = 5) -> np.ndarray:
+def smooth(values: np.ndarray, width: int = 5) -> np.ndarray:
     """Centred moving average that shrinks at the ends; NaN is left out."""
     out = np.full(len(values), np.nan)
     for i in range(len(values)):

@@ -19,6 +19,7 @@ from progpo_trl import atomic
 from progpo_trl.advantages import StepEstimator
 from progpo_trl.episodes import Episode, StepBatch
 from progpo_trl.metrics import episode_metrics, group_metrics, response_lengths
+from progpo_trl.reporting.trackers import Trackers
 from progpo_trl.rollout import RolloutClock
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class RolloutLog:
     def __init__(self, trainer):
         self.trainer = trainer
         self.clock = RolloutClock()
+        self._trackers = Trackers(trainer)
         self._silent = {"reward": 0, "format": 0}
         self._warned: set[str] = set()
         self._write_failed = False
@@ -86,6 +88,7 @@ class RolloutLog:
         if trainer.accelerator.is_main_process:
             if trainer.args.save_episodes:
                 self._append_episodes(episodes)
+            self._trackers.generation(episodes, batch)
             self._warn_when_silent(episodes)
 
     def _trl_metrics(self, episodes: list[Episode], rewards: torch.Tensor) -> dict[str, float]:

@@ -2,8 +2,9 @@
 
     python -m progpo_trl.tiny_policy.make --out DIR
 
-writes DIR/base and DIR/base-hard, which are shipped, and DIR/expert, which they start from. On one CPU core this takes
-some minutes. The same command gives the same weights, byte for byte, on the same machine and library versions.
+writes DIR/base, DIR/base-hard and DIR/base-shop, which are shipped, and DIR/expert and DIR/shop-expert, which they
+start from. On one CPU core this takes some minutes. The same command gives the same weights, byte for byte, on the
+same machine and library versions.
 """
 
 from __future__ import annotations
@@ -12,15 +13,24 @@ import argparse
 import os
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from progpo_trl.environments.alfworld import rooms
 from progpo_trl.environments.alfworld.expert import noisy_play
 from progpo_trl.environments.alfworld.generate import LEVELS, GeneratedAlfworldTasks
+from progpo_trl.tiny_policy import shop
 from progpo_trl.tiny_policy.tokenizer import PAD, build_tokenizer
 from progpo_trl.tiny_policy.warm_start import Phase, TraceEncoder, batches, fit, new_model, prompt
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import Qwen2Tokenizer
+
+WORLDS = ("alfworld", "webshop")
 
 # Other games than the default ones, so that the policy is not warm-started on what it is trained on later.
 GAME_SEED = 1
@@ -61,25 +71,46 @@ def traces(
         observations, commands, _ = noisy_play(
             task_set.make(), task_id, phase.p_expert, task_set.max_steps, rng, phase.p_wrong
         )
-        yield encoder(observations, commands)
+        yield encoder(observations, commands, [text == "Nothing happens." for text in observations[1:]])
 
 
-def make(out: Path, *, seed: int = 0, scale: float = 1.0, corpus_episodes: int = 400) -> None:
-    """Train all stages and save each under `out`. `scale` shortens every stage, for trials."""
+def make(
+    out: Path, *, seed: int = 0, scale: float = 1.0, corpus_episodes: int = 400, worlds: Sequence[str] = WORLDS
+) -> None:
+    """Train all stages of `worlds` and save each under `out`. `scale` shortens every stage, for trials."""
     import torch
 
     torch.set_num_threads(1)  # more threads would change the order of summation, and with it the bytes
     started = time.time()
-    tasks = {
-        level: GeneratedAlfworldTasks(level, game_seed=GAME_SEED, n_train=N_GAMES, **DIALS.get(level, {}))
-        for level in LEVELS
-    }
-    tokenizer = build_tokenizer(corpus(tasks, seed, corpus_episodes), rooms.kinds())
+    if "alfworld" in worlds:
+        tasks = {
+            level: GeneratedAlfworldTasks(level, game_seed=GAME_SEED, n_train=N_GAMES, **DIALS.get(level, {}))
+            for level in LEVELS
+        }
+        tokenizer = build_tokenizer(corpus(tasks, seed, corpus_episodes), rooms.kinds())
+        train(out, tokenizer, STAGES, partial(traces, tasks), seed=seed, scale=scale, started=started)
+    if "webshop" in worlds:
+        shops = shop.shops()
+        tokenizer = shop.build_shop_tokenizer(shop.corpus(shops, seed, corpus_episodes))
+        train(out, tokenizer, shop.STAGES, partial(shop.traces, shops), seed=seed, scale=scale, started=started)
+
+
+def train(
+    out: Path,
+    tokenizer: Qwen2Tokenizer,
+    stages: Mapping[str, tuple[str | None, Phase]],
+    traces: Callable[[Phase, TraceEncoder, str], Iterator[tuple[list[int], list[int]]]],
+    *,
+    seed: int,
+    scale: float,
+    started: float,
+) -> None:
+    """Train the stages of one world and save each; started: when, by the clock, for the messages."""
     encoder = TraceEncoder(tokenizer)
     pad = tokenizer.convert_tokens_to_ids(PAD)
     states: dict[str | None, dict[str, torch.Tensor]] = {None: new_model(tokenizer, seed).state_dict()}
     print(f"tokenizer: {len(tokenizer)} tokens, {time.time() - started:.0f} s", flush=True)
-    for name, (start, phase) in STAGES.items():
+    for name, (start, phase) in stages.items():
         phase = replace(phase, steps=max(1, round(phase.steps * scale)))
         model = new_model(tokenizer, seed)
         model.load_state_dict(states[start])
@@ -89,9 +120,7 @@ def make(out: Path, *, seed: int = 0, scale: float = 1.0, corpus_episodes: int =
                 losses = f"loss of actions {action_loss:.3f}, of observations {observation_loss:.3f}"
                 print(f"{name}: step {step}/{steps}, {losses}, {time.time() - started:.0f} s", flush=True)
 
-        data = batches(
-            traces(tasks, phase, encoder, f"{seed}/{name}"), phase.batch_size, phase.observation_weight, pad
-        )
+        data = batches(traces(phase, encoder, f"{seed}/{name}"), phase.batch_size, phase.observation_weight, pad)
         fit(model, phase, data, report)
         states[name] = {key: value.clone() for key, value in model.state_dict().items()}
         model.save_pretrained(out / name)
@@ -110,9 +139,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--corpus-episodes", type=int, default=400, help="episodes a level the tokenizer learns from (default 400)"
     )
+    parser.add_argument(
+        "--worlds", nargs="+", choices=WORLDS, default=WORLDS, help="whose checkpoints to make (default: all)"
+    )
     options = parser.parse_args(arguments)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    make(options.out, seed=options.seed, scale=options.scale, corpus_episodes=options.corpus_episodes)
+    make(
+        options.out,
+        seed=options.seed,
+        scale=options.scale,
+        corpus_episodes=options.corpus_episodes,
+        worlds=options.worlds,
+    )
 
 
 if __name__ == "__main__":

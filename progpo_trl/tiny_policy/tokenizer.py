@@ -32,6 +32,7 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
 )
 MAX_LENGTH = 2048
+N_BYTES = 256
 
 
 def action_text(command: str) -> str:
@@ -48,10 +49,6 @@ def build_tokenizer(
     First come the bytes and `n_merges` BPE merges (for verbs and for text of any other kind), then the nouns, the
     phrases seen `min_count` times between two of them, and as many numbered names as still fit, frequent ones first.
     """
-    from tokenizers import AddedToken, Tokenizer, models, trainers
-    from tokenizers.pre_tokenizers import ByteLevel
-    from transformers import Qwen2Tokenizer
-
     nouns = "|".join(sorted(kinds, key=lambda kind: (-len(kind), kind)))
     names: Counter[str] = Counter()
     phrases: Counter[str] = Counter()
@@ -68,24 +65,30 @@ def build_tokenizer(
     added = [f" {kind}" for kind in sorted(kinds)]
     added += [p for p in by_count(phrases) if phrases[p] >= min_count and not re.fullmatch(r" ?[A-Za-z]+|\W+", p)]
     rest = [p for p in by_count(phrases) if p not in added for _ in range(phrases[p])]
+    room = vocab_size - len(SPECIAL) - N_BYTES - n_merges - len(added) - 2
+    return assemble(rest, added + [name for name in by_count(names) if name not in added][:room], n_merges)
+
+
+def assemble(texts: Sequence[str], added: Sequence[str], n_merges: int) -> Qwen2Tokenizer:
+    """The tokenizer with the tokens `added`, and up to `n_merges` merges learned from `texts` for everything else."""
+    from tokenizers import AddedToken, Tokenizer, models, trainers
+    from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import Qwen2Tokenizer
 
     alphabet = sorted(ByteLevel.alphabet())
     learned = Tokenizer(models.BPE())
     learned.pre_tokenizer = Qwen2Tokenizer().backend_tokenizer.pre_tokenizer
-    trainer = trainers.BpeTrainer(vocab_size=len(alphabet) + n_merges, initial_alphabet=alphabet, show_progress=False)
-    learned.train_from_iterator(rest, trainer)
+    trainer = trainers.BpeTrainer(vocab_size=N_BYTES + n_merges, initial_alphabet=alphabet, show_progress=False)
+    learned.train_from_iterator(texts, trainer)
     model = json.loads(learned.to_str())["model"]
     vocab = {token: i for i, token in enumerate(SPECIAL)}
     for token in sorted(model["vocab"], key=model["vocab"].get):
         vocab[token] = len(vocab)
-
-    fixed = [ACTION_OPEN, ACTION_CLOSE, *added]
-    fixed += [name for name in by_count(names) if name not in added][: vocab_size - len(vocab) - len(fixed)]
     tokenizer = Qwen2Tokenizer(
         vocab=vocab, merges=[tuple(pair) for pair in model["merges"]], unk_token=PAD, eos_token=END, pad_token=PAD
     )
     tokenizer.add_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL], special_tokens=True)
-    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in fixed])
+    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in (ACTION_OPEN, ACTION_CLOSE, *added)])
     tokenizer.chat_template = CHAT_TEMPLATE
     tokenizer.model_max_length = MAX_LENGTH
     return tokenizer

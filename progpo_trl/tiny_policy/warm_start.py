@@ -61,15 +61,19 @@ class TraceEncoder:
         self._tokenizer = tokenizer
         self._ids: dict[str, list[int]] = {}
 
-    def __call__(self, observations: Sequence[str], commands: Sequence[str]) -> tuple[list[int], list[int]]:
-        """Token ids of the conversation up to the last command, and what each is (READ, OWN or REFUSED)."""
+    def __call__(
+        self, observations: Sequence[str], commands: Sequence[str], refused: Sequence[bool]
+    ) -> tuple[list[int], list[int]]:
+        """Token ids of the conversation up to the last command, and what each is (READ, OWN or REFUSED).
+
+        refused: of each command, whether the environment refused it.
+        """
         ids: list[int] = []
         roles: list[int] = []
         for step, command in enumerate(commands):
             # The newline after an answer belongs to the next turn: the policy stops at END.
             before = ("\n" if step else "") + USER + prompt(observations[step]) + END + "\n" + ASSISTANT
-            refused = observations[step + 1] == "Nothing happens."
-            for text, role in ((before, READ), (action_text(command) + END, REFUSED if refused else OWN)):
+            for text, role in ((before, READ), (action_text(command) + END, REFUSED if refused[step] else OWN)):
                 if text not in self._ids:
                     self._ids[text] = self._tokenizer.encode(text, add_special_tokens=False)
                 ids += self._ids[text]

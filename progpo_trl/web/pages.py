@@ -1,4 +1,4 @@
-"""HTML from the templates of this package, self-contained and without scripts.
+"""HTML from the templates of this package, self-contained; scripts run only where a page brings its own.
 
 Every value is escaped, and characters that HTML does not allow are replaced: pages show what environments, models and
 people wrote.
@@ -32,10 +32,21 @@ def style() -> str:
 
 
 @cache
-def content_security_policy() -> str:
-    """The policy of pages from `base.html`: their own style and forms, nothing else; no script runs."""
-    digest = base64.b64encode(hashlib.sha256(style().encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; form-action 'self'; base-uri 'none'"
+def content_security_policy(styles: tuple[str, ...] = (), scripts: tuple[str, ...] = (), fetch: bool = False) -> str:
+    """The policy of pages from `base.html`: their own style and forms, nothing else; no script runs.
+
+    styles, scripts: further elements of the page, by their exact content; fetch: its scripts may ask this server.
+    """
+    parts = ["default-src 'none'", f"style-src {' '.join(map(_hash, (style(), *styles)))}", "img-src data:"]
+    if scripts:
+        parts.append(f"script-src {' '.join(map(_hash, scripts))}")
+    if fetch:
+        parts.append("connect-src 'self'")
+    return "; ".join([*parts, "form-action 'self'", "base-uri 'none'"])
+
+
+def _hash(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
 @cache

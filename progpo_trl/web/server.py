@@ -46,12 +46,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """What it answers: a page, or with `location` the way to another one of the site."""
+    """What it answers: a page, or with `location` the way to another one of the site.
+
+    policy: the page's Content-Security-Policy, by default that of a page without scripts.
+    """
 
     body: str = ""
     status: int = HTTPStatus.OK
     location: str | None = None
     content_type: str = "text/html; charset=utf-8"
+    policy: str | None = None
 
 
 class RequestError(Exception):
@@ -191,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {
             "Content-Type": response.content_type,
             "Content-Length": str(len(body)),
-            "Content-Security-Policy": content_security_policy() + "; frame-ancestors 'none'",
+            "Content-Security-Policy": (response.policy or content_security_policy()) + "; frame-ancestors 'none'",
             "X-Content-Type-Options": "nosniff",
             "Referrer-Policy": "same-origin",
             "Cross-Origin-Resource-Policy": "same-origin",

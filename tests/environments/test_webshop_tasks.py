@@ -3,16 +3,19 @@
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from webshop_shop import ITEMS, write_shop
 
+from progpo_trl.advantages import GRPO, ProGPO, ProxMO
 from progpo_trl.environments import OpenCommand, environment_class, is_admissible, load_environment
 from progpo_trl.environments.webshop import GeneratedWebshopTasks, WebshopEnvironment, WebshopTasks
 from progpo_trl.environments.webshop.splits import split_goals
-from progpo_trl.episodes import Episode, StopReason
+from progpo_trl.episodes import Episode, StepBatch, StopReason
 from progpo_trl.generation import TurnOutput
+from progpo_trl.metrics import episode_metrics
 from progpo_trl.rollout import play
 from progpo_trl.settings import parse
 from progpo_trl.tasks import evaluation_ids
@@ -276,21 +279,125 @@ class Typist:
         return [np.zeros(1, np.int32) for _ in views]
 
 
-def test_the_rollout_flags_free_text_and_listed_commands(tasks):
-    lines = iter(["search[oak]", "search[oak again]", "click[c000000001]", "click[pink]", "click[buy now]"])
-    episode = Episode(id_of(tasks, "C000000001"))
-    output = TurnOutput(np.zeros(1, np.int32), np.zeros(1, np.float32), False)
+def typed(tasks, scripts, *, max_turns=15, prompts=None):
+    """Episodes in which the responses of each are the lines of a script, (task id, lines); prompts: of the context."""
+    episodes = [Episode(task_id, group=i // 4, index=i) for i, (task_id, _) in enumerate(scripts)]
+    lines = {id(e): iter(script) for e, (_, script) in zip(episodes, scripts, strict=True)}
+    said = []
+
+    def generate(live, prompts):
+        said[:] = [next(lines[id(e)]) for e in live]
+        return [TurnOutput(np.zeros(1, np.int32), np.zeros(1, np.float32), False)] * len(live)
+
     play(
-        [episode],
+        episodes,
         tasks,
-        Typist(),
-        generate=lambda episodes, prompts: [output] * len(episodes),
-        decode=lambda ids: [next(lines)],
-        max_turns=15,
-        step_limit=15,
-        action_format="text",
+        prompts or Typist(),
+        generate=generate,
+        decode=lambda ids: list(said),
+        max_turns=max_turns,
+        step_limit=max_turns,
+        action_format="think_action" if prompts else "text",
     )
+    return episodes
+
+
+def test_the_rollout_flags_free_text_and_listed_commands(tasks):
+    lines = ["search[oak]", "search[oak again]", "click[c000000001]", "click[pink]", "click[buy now]"]
+    (episode,) = typed(tasks, [(id_of(tasks, "C000000001"), lines)])
     assert [step.admissible for step in episode.steps] == [True, False, True, False, True]
     assert episode.stop_reason is StopReason.FAILURE
     assert episode.steps[-1].info["bought"] == 1.0
     assert all(step.format_valid for step in episode.steps)
+
+
+class OneShort(Typist):
+    """A context in which the prompts of later steps do not fit."""
+
+    def prompts(self, views):
+        return [None if view.steps else np.zeros(1, np.int32) for view in views]
+
+
+def test_the_tail_of_an_unreadable_response_is_20_characters_long(tasks):
+    (episode,) = typed(tasks, [(tasks.task_ids()[0], ["I will now search[oak chair]"])], prompts=OneShort())
+    assert episode.steps[0].action == "I will now search[oak chair]".lower()[-20:]
+    assert not episode.steps[0].format_valid
+
+
+def test_the_mean_score_is_over_all_episodes(tasks):
+    """Bought, stopped by the turns of the trainer, and stopped by the length of the prompt: 0.6, 0, 0."""
+    task_id = id_of(tasks, "C000000001", color="red", size="large")
+    bought = ["search[oak]", "click[c000000001]", "click[buy now]"]
+    wandering = ["search[oak]", "click[back to search]", "search[oak]"]
+    episodes = typed(tasks, [(task_id, bought), (task_id, wandering)], max_turns=3)
+    episodes += typed(tasks, [(task_id, ["<action>search[oak]</action>"])], prompts=OneShort())
+    assert [e.stop_reason for e in episodes[1:]] == [StopReason.STEP_LIMIT, StopReason.CONTEXT_LIMIT]
+    metrics = episode_metrics(episodes)
+    assert metrics["info/score"] == pytest.approx(0.2)
+    assert metrics["info/bought"] == pytest.approx(1 / 3)
+    assert metrics["info/r_att"] == 1.0  # of what was bought
+    empty = Episode(task_id, stop_reason=StopReason.CONTEXT_LIMIT, unreported={"score": 0.0, "bought": 0.0})
+    assert episode_metrics([*episodes, empty])["info/score"] == pytest.approx(0.15)
+
+
+# Partial scores
+
+
+def shopping(tasks, index, what):
+    """Actions that buy the target of goal `index` with its options ("all"), without them ("part"), or nothing."""
+    goal = tasks.catalogue.goals[index]
+    actions = [f"search[{goal.product.title}]", f"click[{goal.product.asin.lower()}]"]
+    if what == "all":
+        actions += [f"click[{value}]" for _, value in goal.options]
+    return [*actions, "click[buy now]"] if what != "nothing" else [actions[0], *["click[next >]"] * 14]
+
+
+def partial_batch(partial):
+    """Three groups of four: different scores and no success; nothing but failures of score 0; with a success."""
+    tasks = GeneratedWebshopTasks(100, level="tiny", partial=partial)
+    index = next(i for i, goal in enumerate(tasks.catalogue.goals) if goal.options)
+    buys = [["part", "part", "nothing", "nothing"], ["nothing"] * 4, ["all", "part", "nothing", "nothing"]]
+    scripts = [(tasks.ids.id(index), shopping(tasks, index, what)) for group in buys for what in group]
+    for number, (_, actions) in enumerate(scripts):  # so that coverage differs within every group
+        if number % 4 == 3:
+            actions[3:] = ["click[back to search]", *actions[4:]]
+    episodes = typed(tasks, scripts)
+    for e in episodes:
+        e.group = e.index // 4
+    return StepBatch.from_episodes(episodes)
+
+
+def test_a_group_with_a_partial_score_is_not_all_fail():
+    batch = partial_batch(partial=True)
+    assert batch.environment_return.round(2).tolist() == [0.75, 0.75, 0, 0] + [0] * 4 + [1, 0.75, 0, 0]
+    assert batch.success.tolist() == [False] * 8 + [True] + [False] * 3
+    base, gated = GRPO(stats="trajectories"), ProGPO(base=GRPO(stats="trajectories"))
+    _, all_fail, q_fail = gated.all_fail(batch)
+    assert (all_fail.tolist(), q_fail) == ([False, True, False], pytest.approx(1 / 3))
+    plain, advantages = base(batch), gated(batch)
+    second = batch.group == 1
+    assert (advantages[~second] == plain[~second]).all()  # the outcome decides wherever there is one
+    assert (plain[~second] != 0).any()
+    assert (plain[second] == 0).all()
+    assert (advantages[second] != 0).any()
+    # The gate on success takes the first group, too: coverage is added to its partial scores.
+    by_success = replace(gated, gate="success")
+    assert by_success.all_fail(batch)[1].tolist() == [True, True, False]
+    first = batch.group == 0
+    assert (by_success(batch)[first] != plain[first]).any()
+    assert (by_success(batch)[batch.group == 2] == plain[batch.group == 2]).all()
+    # Without partial the same episodes give nothing for a purchase that is not right, and the gates agree.
+    assert gated.all_fail(partial_batch(partial=False))[1].tolist() == [True, True, False]
+
+
+def test_proxmo_counts_success_by_the_flag_and_its_released_code_by_the_score():
+    batch = partial_batch(partial=True)
+    first = batch.episode_group[batch.episode] == 0
+    rate, success, _ = ProxMO().modulation(batch)
+    assert not success[first].any()
+    assert (rate[first] == 0).all()
+    assert set(rate[batch.group == 2]) == {0.25}
+    rate, success, _ = ProxMO.released_code().modulation(batch)
+    assert success[first].tolist() == [batch.environment_return[e] > 0.5 for e in batch.episode[first]]
+    assert success[first].any()
+    assert (rate[first] > 0).all()

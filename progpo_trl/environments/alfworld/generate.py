@@ -167,6 +167,7 @@ class GeneratedAlfworldTasks(TaskSet):
 
     name = "alfworld_generated"
     prompt_template = "tiny"
+    eval_split = "valid_unseen"
 
     def __init__(
         self,

@@ -161,7 +161,7 @@ def _tiny_family(rng: random.Random, first: int, size: int) -> Iterator[Generate
         shown = traits[:1] if rng.random() < 0.2 else traits  # what is not in the title stands under Features
         colors = rng.sample(assortment.TINY_COLORS, 2) if rng.random() < 0.5 else []
         item = {
-            "asin": f"P{number}",
+            "asin": f"p{number}",  # in lower case as actions are, so that it reads the same on the page and in a click
             "name": " ".join([*shown, noun]),
             "category": category,
             "query": noun,

@@ -10,7 +10,7 @@ from dataclasses import fields
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tqdm import tqdm
 
@@ -35,9 +35,12 @@ class ShopTasks(TaskSet):
     in all, or "strict", which mends its goals that cannot be reached and its wrong options that pass; split_by:
     "goal", as published, or "product" (see `split_goals`).
 
-    The splits are train, dev and test.
+    The splits are train, dev and test. An episode that was cut off bought nothing: its score is 0.
     """
 
+    prompt_template = "webshop"
+    fallback_characters = 20
+    unreported: ClassVar[dict[str, float]] = {"score": 0.0, "bought": 0.0}
     eval_split = "dev"
 
     def __init__(
@@ -175,7 +178,7 @@ class GeneratedWebshopTasks(ShopTasks):
     those of `ShopTasks`.
 
     Ids name the shop, so that one id never means two goals: "full-1000-0-00017-G000000004" is goal 17 of the shop of
-    level full with 1,000 products and seed 0.
+    level full with 1,000 products and seed 0. The prompt of the level tiny is the tiny policy's.
     """
 
     name = "webshop_generated"
@@ -205,6 +208,8 @@ class GeneratedWebshopTasks(ShopTasks):
             mode=mode,
             split_by=split_by,
         )
+        if level == "tiny":
+            self.prompt_template = "tiny"
 
 
 def open_generated_store(path: str, products: int, shop_seed: int, level: str) -> Catalogue:

@@ -1,0 +1,1 @@
+"""The trajectory viewer: `progpo view RUN_DIR`, see docs/viewing.md."""

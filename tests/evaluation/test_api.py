@@ -1,0 +1,401 @@
+"""An endpoint may do what it likes: the run ends, what happened is counted, nothing secret is written."""
+
+import json
+import logging
+import threading
+import time
+
+import pytest
+from stub_api import KEY, StubApi, door, whole
+from worlds import doors
+
+from progpo_trl.evaluation import EvaluationError, evaluate
+from progpo_trl.evaluation.api import ApiModel, ApiSettings
+from progpo_trl.evaluation.api_answers import read_answer, read_error
+from progpo_trl.evaluation.api_limits import Bucket, Budget, backoff, retry_after
+from progpo_trl.evaluation.call_log import CallLog
+from progpo_trl.evaluation.chat import MAX_CHARACTERS, Call, Stopped
+from progpo_trl.evaluation.prompted import PromptAgent
+
+pytest.importorskip("openai")
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("STUB_KEY", KEY)
+
+
+def agent(stub, folder=None, **options):
+    options = {"concurrency": 1, "longest_backoff": 0.01, "timeout": 10, "key_variable": "STUB_KEY", **options}
+    log = CallLog(None if folder is None else folder / "calls.jsonl")
+    return PromptAgent(ApiModel(ApiSettings("stub", stub.url, **options), log))
+
+
+def play(stub, n=3, folder=None, temperatures=(0.0,), resume=False, **options):
+    player = agent(stub, folder, **options)
+    return evaluate(player, doors(n), temperatures=temperatures, out=folder, progress=False, resume=resume)
+
+
+def notes(content):
+    return [game["notes"] for game in content["games"]]
+
+
+def test_a_run_and_what_it_is_counted_as(tmp_path):
+    with StubApi(door) as stub:
+        content = play(stub, folder=tmp_path, price_in=2.0, price_out=8.0, temperatures=(0.4,))
+    assert [g["success"] for g in content["games"]] == [True] * 3
+    assert [g["steps"] for g in content["games"]] == [1] * 3
+    assert [g["tokens"] for g in content["games"]] == [10] * 3
+    assert notes(content) == [{"calls": 1, "prompt_tokens": 100, "completion_tokens": 10, "served_by": ["stub-1"]}] * 3
+    totals = content["totals"]
+    assert totals["calls"] == 3
+    assert (totals["prompt_tokens"], totals["completion_tokens"]) == (300, 30)
+    assert totals["cost"] == pytest.approx((300 * 2 + 30 * 8) / 1e6)
+    chat = content["agent"]["chat"]
+    assert (chat["model"], chat["host"]) == ("stub", stub.url.split("/")[2])
+    assert content["agent"]["style"] == "prompt"
+    body = stub.requests[0]
+    assert (body["model"], body["temperature"], body["max_tokens"]) == ("stub", 0.4, 512)
+    assert len({body["seed"] for body in stub.requests}) == 3
+    assert stub.headers[0]["authorization"] == f"Bearer {KEY}"
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.name for path in written} == {"evaluation.json", "episodes.jsonl", "calls.jsonl"}
+    assert not any(KEY.encode() in path.read_bytes() for path in written)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (("status", 429), "rate_limited"),
+        (("status", 429, "slow down", None, [("Retry-After", "0.05")]), "rate_limited"),
+        (("status", 500), "server_error"),
+        (("status", 529), "server_error"),
+        (("status", 408), "timeout"),
+        (("slow", 5), "timeout"),
+        (("drip", 5), "timeout"),
+        ("drop", "connection"),
+        ("half", "connection"),
+        (("raw", json.dumps(whole("x"))[:50]), "bad_json"),
+        (("raw", ""), "bad_json"),
+        (("raw", b"\xff\xfe"), "bad_json"),
+        (("raw", "[" * 100_000), "bad_json"),
+        (("raw", "<html>busy</html>", "text/html"), "content_type"),
+        (("raw", "{}"), "no_answer"),
+        (("raw", '{"choices": []}'), "no_answer"),
+        (("raw", '{"error": {"message": "overloaded"}}'), "no_answer"),
+        (("raw", '{"choices": [{"message": {"content": 5}}]}'), "no_answer"),
+    ],
+)
+def test_faults_are_tried_again_and_counted(fault, kind):
+    with StubApi(door, [None, fault, fault]) as stub:
+        began = time.monotonic()
+        content = play(stub, timeout=0.15 if fault[0] in ("slow", "drip") else 10)
+        assert time.monotonic() - began < 4
+    assert [g["success"] for g in content["games"]] == [True] * 3
+    assert [n.get("failures") for n in notes(content)] == [None, {kind: 2}, None]
+    assert content["totals"]["failures"] == {kind: 2}
+    assert len(stub.requests) == 5
+
+
+def test_retry_after_is_waited_for():
+    with StubApi(door, [("status", 429, "slow down", None, [("Retry-After", "0.3")])]) as stub:
+        began = time.monotonic()
+        play(stub, 1)
+        assert time.monotonic() - began > 0.3
+
+
+def test_answers_without_an_action_lose_a_step_not_the_run():
+    answers = iter([
+        whole("", refusal="I cannot help with that."),
+        whole(None),
+        whole("open 0", usage=False),
+        whole("x" * 10_000_000),
+        whole("\x00\x1b[31m\ud800 <action>open 1</action>"),
+        whole([{"type": "text", "text": "open "}, {"type": "text", "text": "1"}]),
+    ])  # fmt: skip
+    with StubApi(lambda messages, body: next(answers)) as stub:
+        content = play(stub, 2)
+    first, second = notes(content)
+    assert [g["success"] for g in content["games"]] == [True, True]
+    assert (first["refused"], first["empty"], first["calls_without_usage"]) == (1, 1, 1)
+    assert content["games"][0]["format_invalid"] == 2
+    assert (second["truncated"], content["games"][1]["steps"]) == (1, 3)
+    assert content["totals"]["calls"] == 6
+
+
+def test_a_body_without_end_is_not_read_to_it(monkeypatch):
+    monkeypatch.setattr("progpo_trl.evaluation.api.MAX_BYTES", 200_000)
+    answers = iter([whole("x" * 5_000_000), whole("open 0")])
+    with StubApi(lambda messages, body: next(answers)) as stub:
+        content = play(stub, 1)
+    assert (content["games"][0]["success"], content["totals"]["truncated"]) == (True, 1)
+
+
+def test_an_endpoint_that_gives_up_loses_no_game_to_the_model():
+    down = [("status", 503)] * 2
+    with StubApi(door, [None, *down, *[None] * 3, *down]) as stub:
+        # the second game is lost, and again after all others; there is no other attempt
+        content = play(stub, 5, retries=1)
+    lost = content["games"][1]
+    assert (lost["stop_reason"], lost["success"], lost["steps"]) == ("environment_error", False, 0)
+    assert "HTTP 503" in lost["error"]
+    assert content["results"][0]["lost"] == 1
+    assert content["results"][0]["success"]["rate"] == 1.0
+
+
+def test_a_lost_game_is_played_again_without_asking_twice():
+    def open_late(messages, body):
+        return "look" if len(stub.requests) == 1 else door(messages, body)
+
+    with StubApi(open_late, [None, ("status", 503), ("status", 503)]) as stub:
+        content = play(stub, 1, retries=1)
+    assert content["games"][0]["success"]
+    assert content["games"][0]["steps"] == 2
+    assert len(stub.requests) == 4  # look, two failures, open: the first answer was kept
+    assert content["games"][0]["notes"]["failures"] == {"server_error": 2}
+
+
+def test_a_dead_endpoint_stops_the_run():
+    with StubApi(door, [("status", 503)] * 100) as stub, pytest.raises(Stopped, match="5 calls in a row"):
+        play(stub, 30, retries=0)
+    assert len(stub.requests) == 5
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (("echo_key", 401), "key in STUB_KEY is not accepted"),
+        (("status", 404, "no such model"), "no model 'stub'"),
+        (("status", 402), "nothing left"),
+        (("status", 429, "quota", "insufficient_quota"), "nothing left"),
+        (("status", 400, "unknown field seed"), "api-extra"),
+        (("status", 429, "tomorrow", None, [("Retry-After", "86400")]), "asks to wait 86400 seconds"),
+    ],
+)
+def test_what_no_retry_mends_stops_the_run_at_once(fault, message, caplog):
+    with StubApi(door, [fault]) as stub, pytest.raises(Stopped, match=message) as caught:
+        play(stub)
+    assert len(stub.requests) == 1
+    assert KEY not in str(caught.value)
+    assert KEY not in caplog.text
+
+
+def test_the_key_is_in_no_message_and_no_log(caplog, tmp_path):
+    caplog.set_level(logging.DEBUG)
+    faults = [("echo_key", 500)] * 3
+    with StubApi(door, faults) as stub:
+        content = play(stub, 2, retries=1, folder=tmp_path)
+    assert content["totals"]["failures"] == {"server_error": 3}
+    assert "***" in caplog.text
+    assert KEY not in caplog.text
+    assert not any(KEY in path.read_text() for path in tmp_path.iterdir())
+
+
+def test_one_rejected_request_loses_its_game_alone():
+    bad = ("status", 400, "cannot read this")
+    with StubApi(door, [None, bad, *[None] * 3, bad]) as stub:
+        content = play(stub, 5)
+    assert [g["stop_reason"] for g in content["games"]] == ["success", "environment_error", *["success"] * 3]
+
+
+def test_a_content_filter_is_a_refusal():
+    with StubApi(door, [("status", 400, "filtered", "content_filter")]) as stub:
+        content = play(stub, 1)
+    assert (content["games"][0]["steps"], content["totals"]["refused"]) == (2, 1)
+
+
+def test_a_context_that_is_full_drops_history_then_ends_the_episode():
+    long = ("status", 400, "too long", "context_length_exceeded")
+
+    def look(messages, body):
+        return "look"
+
+    with StubApi(look, [None, None, long, None, long, long]) as stub:
+        content = play(stub, 1)
+    game = content["games"][0]
+    # the third turn goes through with less history, the fourth does not even without
+    assert (game["stop_reason"], game["steps"]) == ("context_limit", 3)
+    assert game["notes"]["ended"]["turn"] == 4
+    assert len(stub.requests) == 6
+
+
+def test_a_budget_of_requests_stops_and_is_gone_on_with(tmp_path):
+    with StubApi(door, [("status", 500)]) as stub:
+        with pytest.raises(Stopped, match="--max-requests is 3"):
+            play(stub, 4, tmp_path, max_requests=3)
+        assert len(stub.requests) == 3
+        with pytest.raises(Stopped, match="3 requests were made"):
+            play(stub, 4, tmp_path, max_requests=3, resume=True)
+        content = play(stub, 4, tmp_path, max_requests=5, resume=True)
+    assert len(stub.requests) == 5
+    assert content["totals"]["calls"] == 4
+    assert sum(stub.answered.values()) == 4
+
+
+def test_a_budget_of_money_is_not_exceeded(tmp_path):
+    def dear(messages, body):
+        return {**whole("look"), "usage": {"prompt_tokens": 10, "completion_tokens": 512}}
+
+    with StubApi(dear) as stub, pytest.raises(Stopped, match="--max-cost 3"):
+        play(stub, 4, tmp_path, price_in=0, price_out=1000, max_cost=3, concurrency=4)
+    lines = (tmp_path / "calls.jsonl").read_text().splitlines()
+    spent = sum(json.loads(line)["completion_tokens"] for line in lines)
+    assert spent * 1000 / 1e6 <= 3
+    assert len(stub.requests) == 5  # 0.512 each
+
+
+def test_temperature_and_other_fields_can_be_taken_out():
+    extra = {"temperature": None, "max_tokens": None, "max_completion_tokens": 9, "seed": None}
+    with StubApi(door) as stub:
+        content = play(stub, 1, extra=extra, temperatures=(0.4, 0.0))
+    assert set(stub.requests[0]) == {"model", "messages", "max_completion_tokens"}
+    assert [g["temperature"] for g in content["games"]] == [None]
+
+
+def test_calls_are_made_beside_each_other_but_not_too_many():
+    barrier = threading.Barrier(3, timeout=5)
+
+    def wait(messages, body):
+        barrier.wait()
+        return door(messages, body)
+
+    with StubApi(wait) as stub:
+        content = play(stub, 6, concurrency=3)
+    assert all(g["success"] for g in content["games"])
+
+
+def test_a_second_run_on_the_same_folder_is_refused(tmp_path):
+    log, other = CallLog(tmp_path / "calls.jsonl"), CallLog(tmp_path / "calls.jsonl")
+    log.open()
+    with pytest.raises(EvaluationError, match="another evaluation"):
+        other.open()
+    log.close()
+    other.open()
+    other.close()
+
+
+def test_a_damaged_log_gives_what_is_whole_in_it(tmp_path):
+    with StubApi(door) as stub:
+        play(stub, 3, tmp_path)
+        path = tmp_path / "calls.jsonl"
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(lines[0] + b'[1]\n{"call": {}}\n\xff\n' + lines[1] + lines[2][:50])
+        (tmp_path / "episodes.jsonl").unlink()
+        play(stub, 3, tmp_path, resume=True)
+    assert len(stub.requests) == 4  # the third was paid for twice: half its line was lost
+    log = CallLog(path)
+    log.open()
+    assert log.requests == 3
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"base_url": "http://user:hunter2@host/v1"}, "no user, password"),
+        ({"base_url": "http://host/v1?key=hunter2"}, "no user, password"),
+        ({"base_url": "ftp://host"}, "must be like"),
+        ({"base_url": "http://host:99999/v1"}, "must be like"),
+        ({"key_variable": "sk-hunter2"}, "not the key itself"),
+        ({"max_cost": 1.0}, "needs prices"),
+        ({"price_in": 1.0}, "both prices"),
+        ({"price_in": float("nan"), "price_out": 1.0}, "price_in"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"timeout": 0}, "timeout"),
+        ({"retries": -1}, "retries"),
+    ],
+)
+def test_settings_that_cannot_be(options, message):
+    with pytest.raises(EvaluationError, match=message) as caught:
+        ApiSettings("m", **options)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_key_is_asked_for_where_there_is_none(monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(EvaluationError, match="OPENAI_API_KEY"):
+        ApiModel(ApiSettings("gpt-4o"))
+    ApiModel(ApiSettings("local", "http://127.0.0.1:1/v1"))  # local servers need none
+
+
+def test_the_rate_of_requests_and_tokens():
+    now = [0.0]
+    bucket = Bucket(60, lambda: now[0])  # one a second, six at once
+    assert [bucket.take(1) for _ in range(6)] == [0.0] * 6
+    assert bucket.take(1) == pytest.approx(1.0)
+    now[0] += 1.0
+    assert (bucket.take(1), bucket.take(1)) == (0.0, pytest.approx(1.0))
+    now[0] += 100.0
+    assert bucket.take(30) == 0.0  # more than a burst, when it is full
+    assert bucket.take(1) == pytest.approx(25.0)
+    bucket.correct(24)
+    assert bucket.take(1) == pytest.approx(1.0)
+    assert Bucket(None).take(1e9) == 0.0
+
+
+def test_requests_wait_for_the_rate():
+    with StubApi(door) as stub:
+        began = time.monotonic()
+        play(stub, 4, requests_per_minute=600, concurrency=4)
+        fast = time.monotonic() - began
+        began = time.monotonic()
+        play(stub, 4, requests_per_minute=300, concurrency=4, tokens_per_minute=600 * 25)
+        slow = time.monotonic() - began
+    assert fast < slow
+    assert slow > 3 * 0.2 - 0.1
+
+
+def test_a_budget_is_reserved_while_calls_are_under_way():
+    budget, used = Budget(2, None, 0, 0), lambda: (0, 0, 0)
+    settle = budget.reserve(used, 1, 1)
+    budget.reserve(used, 1, 1)
+    with pytest.raises(Stopped):
+        budget.reserve(used, 1, 1)
+    settle(lambda: None)
+    budget.reserve(used, 1, 1)
+
+
+def test_backoff_grows_to_a_bound_with_jitter():
+    class Most:
+        def uniform(self, low, high):
+            return high
+
+    assert [backoff(n, 10.0, Most()) for n in (1, 2, 3, 4, 5, 500)] == [1, 2, 4, 8, 10, 10]
+
+
+def test_retry_after_in_all_its_forms():
+    assert retry_after({"retry-after": "2"}) == 2.0
+    assert retry_after({"retry-after-ms": "250", "retry-after": "9"}) == 0.25
+    assert retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, lambda: 1445412480 - 7) == 7.0
+    assert retry_after({"retry-after": "-5"}) == 0.0
+    assert [retry_after({"retry-after": v}) for v in ("soon", "nan", "")] == [None] * 3
+    assert retry_after({}) is None
+
+
+def test_token_counts_that_cannot_be_are_not_told():
+    def usage(**counts):
+        found = read_answer(json.dumps({**whole("x"), "usage": counts}).encode(), "application/json")
+        return found.prompt_tokens, found.completion_tokens
+
+    assert usage(prompt_tokens=5, completion_tokens=2, total_tokens=20) == (5, 15)  # thoughts are paid for too
+    assert usage(prompt_tokens=-1, completion_tokens=True) == (None, None)
+    assert usage(prompt_tokens=10**30, completion_tokens="7") == (None, None)
+    assert usage() == (None, None)
+
+
+def test_hostile_texts_are_bounded_and_printable():
+    found = read_answer(json.dumps(whole("y" * 300_000)).encode(), "")
+    assert (len(found.text), found.truncated) == (MAX_CHARACTERS, True)
+    found = read_error(500, {"error": {"message": "a\x1b[31m\n\n" + "b" * 10_000}}, None)
+    assert found.detail.isprintable()
+    assert len(found.detail) < 400
+    for body in (None, [], "text", {"error": None}, {"error": "text"}, {"error": {"message": {}}}, {"detail": 3}):
+        assert read_error(418, body, None).kind == "rejected"
+
+
+def test_calls_have_seeds_of_their_own():
+    calls = [Call("s", t, seed, "g", trial, turn) for t in (0.0, 1.0) for seed in (0, 1) for trial in (1, 2)
+             for turn in (1, 2)]  # fmt: skip
+    assert len({call.stream() for call in calls}) == 8  # the temperature draws nothing
+    assert all(0 <= call.stream() < 2**31 for call in calls)

@@ -1,0 +1,175 @@
+"""`progpo evaluate`: a run's own settings, checkpoints, adapters, several runs, mistakes."""
+
+import json
+import shutil
+
+import pytest
+
+from progpo_trl.cli import main
+from progpo_trl.evaluate import _split_words
+
+SMALL = ["--tasks", "6", "--temperatures", "0"]
+
+
+def content(folder):
+    return json.loads((folder / "evaluation.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """A very short training of the quickstart that evaluates its panel and keeps a checkpoint."""
+    out = tmp_path_factory.mktemp("runs") / "run0"
+    words = ["--max_generations", "2", "--groups_per_generation", "2", "--num_generations", "2", "--seed", "7"]
+    words += ["--evaluate_around_training", "false", "--save_every_generations", "1", "--eval_every_generations", "1"]
+    words += [
+        "--environment.n_eval",
+        "12",
+        "--eval_tasks",
+        "6",
+        "--eval_temperature",
+        "0.4",
+        "--learning_rate",
+        "1e-2",
+    ]
+    assert main(["train", "--config", "quickstart", *words, "--output_dir", str(out)]) == 0
+    return out
+
+
+def test_a_run_is_evaluated_with_its_own_settings_as_it_was_in_training(run_dir, capsys):
+    assert main(["evaluate", str(run_dir), "--tasks", "6"]) == 0
+    found = content(run_dir / "evaluation")
+    assert found["agent"]["training_seed"] == 7
+    assert found["agent"]["run"] == str(run_dir)
+    assert found["agent"]["settings"]["context"] == "full"
+    assert found["environment"]["n_eval"] == 12
+    assert found["command"] == ["progpo", "evaluate", str(run_dir), "--tasks", "6"]
+    assert [r["temperature"] for r in found["results"]] == [0.4, 0.0]
+    out = capsys.readouterr().out
+    assert "valid_unseen, temperature 0.4: 6 games, sampling seed 0" in out
+    # The last evaluation of the training played the same weights on the same panel with the same randomness.
+    trained = json.loads((run_dir / "evaluation-2.json").read_text())
+    assert trained["panels"] == found["panels"]
+    assert trained["conditions"] == found["conditions"]
+    assert trained["games"] == [g for g in found["games"] if g["temperature"] == 0.4]
+    assert trained["results"] == found["results"][:1]
+    texts = (run_dir / "evaluation-2.episodes.jsonl").read_text().splitlines()
+    ours = (run_dir / "evaluation" / "episodes.jsonl").read_text().splitlines()[:6]
+    assert [json.loads(a)["steps"] for a in texts] == [json.loads(b)["steps"] for b in ours]
+    assert main(["compare", str(run_dir / "evaluation-2.json"), str(run_dir), "--temperature", "0.4"]) == 0
+
+
+def test_a_checkpoint_has_the_settings_of_its_run(run_dir, tmp_path):
+    words = ["evaluate", "--model", str(run_dir / "checkpoint-1"), "--tasks", "6", "--temperatures", "0.4"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    found = content(tmp_path)
+    assert found["games"] == json.loads((run_dir / "evaluation-1.json").read_text())["games"]
+    assert found["agent"]["weights_sha256"] != content(run_dir / "evaluation")["agent"]["weights_sha256"]
+
+
+def test_several_runs_are_reported_over_training_runs(run_dir, tmp_path, capsys):
+    names = ("a", "b")
+    for name, step in zip(names, (1, 2), strict=True):
+        shutil.copytree(run_dir / f"checkpoint-{step}", tmp_path / name)
+        shutil.copy(run_dir / "config.yaml", tmp_path / name)
+    assert main(["evaluate", *(str(tmp_path / name) for name in names), *SMALL]) == 0
+    out = capsys.readouterr().out
+    assert "**mean over 2 training runs**" in out
+    assert main(["evaluate", str(tmp_path / "a"), str(tmp_path / "b"), *SMALL, "--out", "x"]) == 2
+
+
+def test_overrides_reach_the_game(run_dir, tmp_path):
+    words = ["--environment.max_steps", "3", "--max_completion_length", "8", "--out", str(tmp_path / "out")]
+    assert main(["evaluate", str(run_dir), *SMALL, *words]) == 0
+    found = content(tmp_path / "out")
+    assert found["conditions"]["max_turns"] == 3
+    assert found["agent"]["settings"]["max_completion_length"] == 8
+    assert max(g["steps"] for g in found["games"]) <= 3
+
+
+def test_a_lora_run_by_its_folder(tmp_path):
+    out = tmp_path / "lora"
+    words = ["--max_generations", "1", "--groups_per_generation", "2", "--num_generations", "2", "--use_peft"]
+    words += ["--lora_r", "2", "--lora_target_modules", "all-linear", "--evaluate_around_training", "false"]
+    assert main(["train", "--config", "quickstart", *words, "--output_dir", str(out)]) == 0
+    assert main(["evaluate", str(out), *SMALL]) == 0
+    agent = content(out / "evaluation")["agent"]
+    assert agent["adapter"] == str(out)
+    assert agent["adapter_sha256"]
+    assert agent["weights_sha256"]
+
+
+def test_interrupted_and_resumed(run_dir, tmp_path, capsys, monkeypatch):
+    from progpo_trl.evaluation.policy_agent import PolicyAgent
+
+    words = ["evaluate", str(run_dir), *SMALL, "--batch-size", "2", "--out", str(tmp_path)]
+    batch, played = PolicyAgent._play_batch, []
+
+    def play(self, generation, context, games, *rest):
+        if len(played) == 4 and not capsys.resumed:
+            raise KeyboardInterrupt
+        played.extend(game.task_id for game in games)
+        batch(self, generation, context, games, *rest)
+
+    monkeypatch.setattr(PolicyAgent, "_play_batch", play)
+    capsys.resumed = False
+    assert main(words) == 130
+    assert f"finished games are in {tmp_path}: go on with --resume" in capsys.readouterr().err
+    capsys.resumed = True
+    assert main([*words, "--resume"]) == 0
+    assert len(played) == len(set(played)) == 6
+    assert content(tmp_path)["games_kept_from_before"] == 4
+
+
+def test_whose_words_are_whose():
+    ours, theirs = _split_words(
+        [
+            "run",
+            "--environment",
+            "alfworld",
+            "--environment.games",
+            "here",
+            "--seeds",
+            "0",
+            "1",
+            "--top_k=3",
+            "--resume",
+        ]
+    )
+    assert ours == ["run", "--seeds", "0", "1", "--resume"]
+    assert theirs == ["--environment.name", "alfworld", "--environment.games", "here", "--top_k=3"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "nowhere: there is no such folder"),
+        (["--config", "quickstart", "--learning_rate", "1"], "progpo evaluate has no use for --learning_rate"),
+        (
+            ["--config", "quickstart", "--temperature", "1"],
+            "progpo evaluate has no --temperature; it is --temperatures",
+        ),
+        (["--config", "quickstart", "--split", "trian"], "no split 'trian'; there are train, valid_unseen"),
+        (["--config", "quickstart", "--tasks", "0"], "at least 1"),
+        (["--config", "quickstart", "--repetition_penalty", "1.2"], "repetition_penalty and generation_kwargs"),
+        (["--config", "quickstart", "--environment.levle", "easy"], "did you mean 'environment.level'"),
+        (["--config", "quickstrat"], "no recipe of that name; did you mean 'quickstart'"),
+        (["--model", "./nowhere", "--environment", "alfworld_generated"], "./nowhere: there is no such folder"),
+        (["--model", "tiny"], "no environment"),
+        (["--agent", "oracle", "--model", "tiny", "--environment", "alfworld_generated"], "plays without a model"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate", *words]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("progpo evaluate: error: ")
+    assert message in error
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_help_names_every_option(capsys):
+    with pytest.raises(SystemExit):
+        main(["evaluate", "--help"])
+    out = capsys.readouterr().out
+    for option in ("--model", "--adapter", "--split", "--temperatures", "--seeds", "--agent", "--resume", "--dtype"):
+        assert option in out
