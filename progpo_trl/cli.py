@@ -40,6 +40,10 @@ def _run(argv: list[str]) -> int:
         return _train(argv[1:])
     if argv[:1] == ["evaluate"]:
         return _evaluate(argv[1:])
+    if argv[:1] == ["run"]:
+        from progpo_trl.run_agent import main as run_agent
+
+        return run_agent(argv[1:])
     arguments = _parser(argv[:1]).parse_args(argv)
     return arguments.run(arguments)
 
@@ -61,6 +65,9 @@ def _parser(chosen: list[str]) -> argparse.ArgumentParser:
         "evaluate",
         help="say how good an agent is: progpo evaluate RUN_DIR, or --model PATH_OR_ID --environment NAME",
         add_help=False,
+    )
+    commands.add_parser(
+        "run", help="let a published agent play in the terminal: progpo run REPO_OR_DIR", add_help=False
     )
     comparing = commands.add_parser("compare", help="compare evaluations game by game, or methods run by run")
     if chosen == ["compare"]:
@@ -97,6 +104,18 @@ def _parser(chosen: list[str]) -> argparse.ArgumentParser:
 
         explain_command.add_arguments(explain)
         explain.set_defaults(run=explain_command.run)
+    publish = commands.add_parser("publish", help="upload a trained agent with its card, evaluations and recipe")
+    if chosen == ["publish"]:
+        from progpo_trl.publishing import command as publish_command
+
+        publish_command.add_arguments(publish)
+        publish.set_defaults(run=publish_command.run)
+    doctor = commands.add_parser("doctor", help="say what keeps a training from running here, and what to do")
+    if chosen == ["doctor"]:
+        from progpo_trl.doctor import command as doctor_command
+
+        doctor_command.add_arguments(doctor)
+        doctor.set_defaults(run=doctor_command.run)
     view = commands.add_parser("view", help="show a run: curves, rollouts side by side, every step; or export a page")
     if chosen == ["view"]:
         from progpo_trl.viewer import command as view_command

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,12 +80,23 @@ class CachedGeneration:
     more columns than that: padding between turns and after a finished row leaves holes, which the attention mask
     hides. A context that does not extend its history, or more holes than half the longest history, rebuilds the cache.
     Rebuilding, as a window context does every turn, encodes equal contexts and a common beginning only once.
+
+    on_tokens: gets each new token of the rows, (rows,) ids, as it is sampled; for whoever shows them.
     """
 
     HOLES = 1.5
     SHARED = 16  # a shorter common beginning is not worth a forward pass of its own
 
-    def __init__(self, model, *, eos_token_ids: Sequence[int], pad_token_id: int, sampling: Sampling):
+    def __init__(
+        self,
+        model,
+        *,
+        eos_token_ids: Sequence[int],
+        pad_token_id: int,
+        sampling: Sampling,
+        on_tokens: Callable[[np.ndarray], None] | None = None,
+    ):
+        self.on_tokens = on_tokens
         self.model, self.sampling, self.pad = model, sampling, pad_token_id
         self.device = next(model.parameters()).device
         self._eos = torch.tensor(sorted(eos_token_ids), device=self.device)
@@ -131,6 +142,8 @@ class CachedGeneration:
             sampled.append(token)
             logprobs.append(logprob)
             counts += going
+            if self.on_tokens is not None:
+                self.on_tokens(token.cpu().numpy())
             live = live & ~torch.isin(token, self._eos)
             going = live.cpu().numpy()
             if len(sampled) == max_new_tokens or not going.any():

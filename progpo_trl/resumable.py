@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class Resumable:
-    """Mixin for a GRPO trainer; see the module's docstring.
+    """Mixin for a GRPO trainer with `Publishing`; see the module's docstring.
 
     carry: JSON values of the caller's own that travel with checkpoints; `train()` on from one brings them back.
     """
@@ -188,7 +188,7 @@ class Resumable:
         self.accelerator.wait_for_everyone()
         self._boundary.saved = (self.state.global_step, str(target))
         if self._to_push:
-            super()._push_from_checkpoint(str(target))
+            self.push_checkpoint(str(target))
 
     def _get_output_dir(self, trial) -> str:
         run_dir = super()._get_output_dir(trial)
@@ -199,7 +199,7 @@ class Resumable:
         self._to_push = True
 
     def save_final_model(self, folder: str) -> None:
-        """`save_model` and the tokenizer, every file written beside and renamed; all processes take part."""
+        """`save_model`, the tokenizer and the card, every file written beside and renamed; all processes take part."""
         new = Path(folder) / SAVING / "model"
         if self.args.should_save:
             clean(Path(folder))
@@ -208,8 +208,10 @@ class Resumable:
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             self.processing_class.save_pretrained(new)
+            (new / "README.md").unlink(missing_ok=True)  # PEFT's form of a card; ours follows
             atomic.move_files(new, Path(folder))
             clean(Path(folder))
+        self.create_model_card()
 
 
 class _Boundary(TrainerCallback):

@@ -113,7 +113,7 @@ def parse(
 
         print_help(prog)
         raise SystemExit(0)
-    settings = {} if config is None else read_file(find_recipe(config))
+    settings = {} if config is None else _with_prompt(read_file(find_recipe(config)), find_recipe(config).parent)
     if only is not None:
         settings = {name: setting for name, setting in settings.items() if name in only}
     for name, setting in overrides:
@@ -121,6 +121,16 @@ def parse(
             raise SettingsError(f"{COMMAND_LINE}: {prog} has no use for --{name}{nearest(name, only)}")
         _override(settings, name, setting)
     return _build(settings, config)
+
+
+def _with_prompt(settings: dict[str, Setting], folder: Path) -> dict[str, Setting]:
+    """A prompt template that lies beside the file (as published agents bring one) is found from anywhere."""
+    prompt = settings.get("prompt_template")
+    if prompt is not None and isinstance(prompt.value, str) and prompt.value.endswith(".jinja"):
+        beside = folder / prompt.value
+        if beside.is_file():
+            settings["prompt_template"] = Setting(str(beside), prompt.place, str(beside))
+    return settings
 
 
 def load_recipe(path: str | Path) -> dict[str, Any]:
@@ -280,7 +290,7 @@ def dump(script: ScriptArguments, path: str | Path) -> None:
     lines = [f"# {name} {version}" for name, version in versions().items()]
     # Where this process began is not what the run is: the file is the same for a run that was resumed.
     asked = {name: value for name, value in script.asked.items() if name != "resume_from_checkpoint"}
-    body = yaml.safe_dump(_without_secrets(asked), sort_keys=False, allow_unicode=True, width=119)
+    body = yaml.safe_dump(without_secrets(asked), sort_keys=False, allow_unicode=True, width=119)
     atomic.write_text(path, "\n".join([*lines, "", body]))
 
 
@@ -299,9 +309,9 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _without_secrets(value: Any) -> Any:
+def without_secrets(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_secrets(item) for key, item in value.items() if not _SECRET.search(str(key))}
+        return {key: without_secrets(item) for key, item in value.items() if not _SECRET.search(str(key))}
     if isinstance(value, (list, tuple)):
-        return [_without_secrets(item) for item in value]
+        return [without_secrets(item) for item in value]
     return str(value) if isinstance(value, Path) else value

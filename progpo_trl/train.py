@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from progpo_trl.checkpoint_files import generation_updates, newest_complete
+from progpo_trl.publishing.errors import PublishError
 from progpo_trl.settings import ScriptArguments, SettingsError, dump, parse
 from progpo_trl.settings_resume import RESUME, resume_checkpoint
 from progpo_trl.settings_values import nearest, one_line
@@ -192,8 +193,7 @@ def run(
             summary.evaluate("after")
         if main_process:
             summary.write(output)
-        if args.push_to_hub:
-            trainer.push_to_hub()
+        pushed = not args.push_to_hub or _push(trainer)
         end = getattr(trainer, "end", None)
         if end is not None:
             # Newer transformers close the trackers and the process group here; older ones do it at exit.
@@ -204,7 +204,17 @@ def run(
         updates = generation_updates(args)
         at = f"at generation {trainer.state.global_step // updates + 1}"
         return _stopped(stop, f"{at}; {_kept(stop, args, argv)}")
-    return 0
+    return 0 if pushed else 1
+
+
+def _push(trainer: MultiTurnGRPOTrainer) -> bool:
+    """Publish the trained model; False, with one line that says why, when it could not be."""
+    try:
+        trainer.push_to_hub()
+    except PublishError as error:
+        print(f"progpo train: the training is done, the upload failed: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 class _Terminated(KeyboardInterrupt):

@@ -31,6 +31,7 @@ from progpo_trl.generation import CachedGeneration, Sampling, episode_stream
 from progpo_trl.generation_trl import play_with_trl, vllm_window, weights_in_vllm
 from progpo_trl.losses import per_token
 from progpo_trl.metrics import episode_metrics
+from progpo_trl.publishing.trainer_hub import Publishing
 from progpo_trl.reporting.rollout_log import RolloutLog
 from progpo_trl.resumable import Resumable
 from progpo_trl.rewards import add_rewards, checked_rewards, environment_return
@@ -51,7 +52,7 @@ _REFUSED = {
 }
 
 
-class MultiTurnGRPOTrainer(Resumable, ExactLossTrainer):
+class MultiTurnGRPOTrainer(Resumable, Publishing, ExactLossTrainer):
     """Train an agent on text environments.
 
     model: a model, or its path or Hub id. args: MultiTurnGRPOConfig.
@@ -393,12 +394,6 @@ class MultiTurnGRPOTrainer(Resumable, ExactLossTrainer):
             self.model.train(training)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
-
-    def create_model_card(self, *args, **kwargs) -> None:
-        """TRL's card, citing the method that was used."""
-        if paper := getattr(self.advantage, "PAPER", None):
-            self._paper = {"title": type(self.advantage).__name__, "id": paper, "citation": None}
-        super().create_model_card(*args, **kwargs)
 
 
 class _Undecoded:

@@ -50,6 +50,7 @@ class GRPO(StepEstimator):
     singleton: str = "zero"
     zero_spread_guard: bool = True
 
+    PAPER: ClassVar[str] = "2402.03300"
     RELEASED: ClassVar[dict[str, Any]] = {"stats": "steps", "singleton": "raw", "zero_spread_guard": False}
 
     def __post_init__(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,6 +31,8 @@ class TRLGRPO(StepEstimator):
     scale_rewards: str = "group"
     eps: float = 1e-4
     penalty: str = "mean"
+
+    PAPER: ClassVar[str] = "2402.03300"
 
     def __post_init__(self):
         check_choice("trl_grpo", "scale_rewards", self.scale_rewards, ("group", "batch", "none"))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from progpo_trl.contexts import FullContext, PromptTemplate, WindowContext, make_context, model_window
@@ -74,6 +75,7 @@ class PolicyAgent(Agent):
         self.model, self.tokenizer, self.settings = model.eval(), tokenizer, settings or PlaySettings()
         self.batch_size, self.autocast = batch_size, autocast
         self._who = dict(who or {"model": str(getattr(model.config, "_name_or_path", "")) or None})
+        self.on_tokens: Callable[[np.ndarray], None] | None = None  # as of `CachedGeneration`
         self._device = next(model.parameters()).device
         self._contexts: dict[str, WindowContext | FullContext] = {}
         self._prompt: dict[str, Any] = {}
@@ -158,6 +160,7 @@ class PolicyAgent(Agent):
             eos_token_ids=self._end_tokens(),
             pad_token_id=self._pad_token(),
             sampling=Sampling(temperature, settings.top_p, settings.top_k, settings.min_p),
+            on_tokens=self.on_tokens,
         )
 
     def _end_tokens(self) -> list[int]:

@@ -48,6 +48,11 @@ class Screen:
         """Print lines."""
         self._console.print(Text(_clean(text), style), soft_wrap=not self.is_terminal)
 
+    def write(self, text: str, style: str = "") -> None:
+        """Print a piece of a line at once."""
+        self._console.print(Text(_clean(text), style), end="", soft_wrap=True)
+        self._console.file.flush()
+
     def columns(self, texts: Sequence[str]) -> None:
         """Print short texts side by side in a terminal, else one a line."""
         if not self.is_terminal:

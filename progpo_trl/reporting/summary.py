@@ -98,6 +98,7 @@ class RunSummary:
                 "cpus": os.cpu_count(),
                 "processor": platform.machine(),
                 "system": platform.system(),
+                "gpus": _gpus(),
                 # What the launcher really started, not what it was asked for.
                 "processes": self.trainer.accelerator.num_processes,
                 "distributed": self.trainer.accelerator.distributed_type.value,
@@ -154,6 +155,15 @@ def by_task_type(episodes: Sequence[Episode]) -> dict[str, dict[str, float]]:
 def _success(episodes: Sequence[Episode]):
     kept = [e for e in episodes if not e.dropped]
     return wilson(sum(e.success for e in kept), len(kept))
+
+
+def _gpus() -> list[str]:
+    """Names of the GPUs that this process sees."""
+    import torch
+
+    return (
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    )
 
 
 def _sampling(temperature: float) -> str:

@@ -1,0 +1,1 @@
+"""Publishing a trained agent: its model card, the folder that is uploaded, the upload (`progpo publish`)."""

@@ -1,0 +1,147 @@
+"""What must not leave this machine: its paths, and secrets. Found, and replaced where a text can do without."""
+
+from __future__ import annotations
+
+import netrc
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+# Absolute paths of two parts or more, or in a home folder; what follows a letter, a dot or a colon is part of
+# something else (a URL, a task id, a date).
+_PATH = re.compile(
+    r"(?<![\w.:/<>~)\]}%*-])(?:/[A-Za-z_.][\w.+@-]*(?:/[\w.+@-]+)+/?|~[\w-]*/[\w.+@/-]+)"
+    r"|(?<![A-Za-z])[A-Za-z]:\\[^\s\"'<>|]+"
+)
+_SECRETS = {
+    "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
+    "a W&B key": re.compile(
+        r"\bwandb_v\d_[A-Za-z0-9_-]{20,}|(?i:wandb|api.?key|token|secret)\W{1,20}[0-9a-f]{40}(?![0-9a-f])"
+    ),
+    "a key of an API": re.compile(
+        r"\b(?:sk-[A-Za-z0-9_-]{20,}|gh[opsu]_[A-Za-z0-9]{30,}|github_pat_\w{20,}|AKIA[0-9A-Z]{16})\b"
+    ),
+    "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
+    "something that is named a secret": re.compile(
+        r"(?i)\b(?:api_?key|access_?token|auth_?token|hub_?token|hf_?token|password|secret)\b[\"']?\s*[:=]\s*[\"']?[\w+/=-]{12,}"
+    ),
+}  # fmt: skip
+_SECRET_VARIABLE = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD)$")
+# Lists of text pieces, in which anything may occur.
+_VOCABULARY = {"tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "added_tokens.json"}
+_TEXT = {".json", ".yaml", ".yml", ".md", ".txt", ".jinja", ".jsonl", ".py", ".cfg", ".toml"}
+
+
+def is_local_path(value: str) -> bool:
+    """Whether a setting's value can only mean a place on this machine."""
+    return value.startswith(("/", "~", "./", "../", "\\\\")) or re.match(r"[A-Za-z]:[\\/]", value) is not None
+
+
+class PublicNames:
+    """Rewrites texts for others to read. names: places of this machine -> what they are called in public; other
+    absolute paths shrink to their last part."""
+
+    def __init__(self, names: Mapping[str | Path, str]):
+        known: dict[str, str] = {}
+        for place, name in names.items():
+            for form in {str(place), os.path.abspath(place), os.path.realpath(place)}:
+                known[form] = name
+        # The longest first: a folder's name must not break those inside it.
+        self._names = dict(sorted(known.items(), key=lambda item: -len(item[0])))
+
+    def text(self, text: str) -> str:
+        """`text` without places of this machine."""
+        if text in self._names:
+            return self._names[text]
+        for place, name in self._names.items():
+            if os.path.isabs(place):
+                text = re.sub(rf"{re.escape(place)}(?![\w.-])", lambda _, name=name: name, text)
+        if os.path.isabs(text):
+            return _last(text)
+        return _PATH.sub(lambda match: _last(match[0]), text)
+
+    def value(self, value: Any) -> Any:
+        """JSON or YAML values with every text in them, keys included, rewritten."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.value(key): self.value(item) for key, item in value.items()}
+        return [self.value(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _last(path: str) -> str:
+    parts = re.split(r"[\\/]+", path.rstrip("\\/"))
+    return f".../{parts[-1]}"
+
+
+def scan(folder: Path) -> list[str]:
+    """Paths of this machine and secrets in the text files below `folder`: "file, line n: what", secrets not shown."""
+    known, places = list(_known_secrets()), _own_places()
+    found = []
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or path.suffix not in _TEXT:
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        hits = dict(_secrets_in(text, known))
+        for position, place in _paths_in(text, places if path.name in _VOCABULARY else None):
+            hits.setdefault(position, f"the path {place}")
+        name, last, line = path.relative_to(folder), 0, 1
+        for position in sorted(hits):
+            line += text.count("\n", last, position)
+            last = position
+            found.append(f"{name}, line {line}: {hits[position]}")
+    return found
+
+
+def _secrets_in(text: str, known: list[tuple[str, str]]) -> Iterator[tuple[int, str]]:
+    """(position, what it is)."""
+    taken: set[int] = set()  # ends of what was found: one secret is one finding
+    for what, value in known:
+        start = text.find(value)
+        if start >= 0:
+            taken.add(start + len(value))
+            yield start, what
+    for what, pattern in _SECRETS.items():
+        for match in pattern.finditer(text):
+            if match.end() not in taken:
+                taken.add(match.end())
+                yield match.start(), what
+
+
+def _paths_in(text: str, places: list[str] | None) -> Iterator[tuple[int, str]]:
+    """(position, path) of all absolute paths, or only of what lies in `places`."""
+    if places is None:
+        for match in _PATH.finditer(text):
+            yield match.start(), match[0]
+        return
+    for place in places:
+        start = text.find(place)
+        if start >= 0:
+            yield start, place
+
+
+def _known_secrets() -> Iterator[tuple[str, str]]:
+    """(what it is, its value) of the secrets that this machine has."""
+    for name, value in os.environ.items():
+        if _SECRET_VARIABLE.search(name) and len(value) >= 12 and not os.path.exists(value):
+            yield f"the value of ${name}", value
+    try:
+        from huggingface_hub import get_token
+
+        if token := get_token():
+            yield "the Hugging Face token", token
+    except (ImportError, OSError):
+        pass
+    try:
+        entry = netrc.netrc().authenticators("api.wandb.ai")
+    except (OSError, netrc.NetrcParseError):
+        return
+    if entry and entry[2]:
+        yield "the W&B key", entry[2]
+
+
+def _own_places() -> list[str]:
+    """Folders that a text piece of a vocabulary is not."""
+    return [place + "/" for place in {str(Path.home()), os.getcwd()} if place.count("/") > 1]

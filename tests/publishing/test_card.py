@@ -1,0 +1,171 @@
+"""The card as text: nothing in it acts, its metadata is what the Hub reads, every estimator is cited rightly."""
+
+import re
+
+import pytest
+from huggingface_hub import ModelCard, metadata_load
+from huggingface_hub.repocard_data import model_index_to_eval_results
+
+from progpo_trl.advantages import GRPO, HGPO, TRLGRPO, GiGPO, ProGPO, ProxMO
+from progpo_trl.publishing.card import render
+from progpo_trl.publishing.evaluations import doubts, find_evaluations
+from progpo_trl.publishing.facts import Base, CardFacts, base_of
+from progpo_trl.publishing.markdown import code, escaped, fenced, table
+from progpo_trl.publishing.method import methods_of, methods_of_settings
+from progpo_trl.tiny_policy import checkpoint_path
+
+HOSTILE = "a|b\n# h <script>alert(1)</script> [x](javascript:y) `c` **d** https://e.example \x1b[2J\u202e"
+
+
+def rate(value: float, n: int = 140) -> dict:
+    return {"rate": value, "low": max(0.0, value - 0.1), "high": min(1.0, value + 0.1), "n": n}
+
+
+def part(temperature: float, **changes) -> dict:
+    number = {"mean": 9.5, "low": 9.0, "high": 10.0, "n": 140}
+    types = {"pick": {"games": 70, "success": rate(0.8, 70)}, HOSTILE: {"games": 70, "success": rate(0.5, 70)}}
+    shares = dict.fromkeys(("format_invalid", "inadmissible", "truncated", "repeated", "loops", "step_limit"), 0.01)
+    out = {"split": "valid_seen", "temperature": temperature, "seeds": [0, 1], "games": 140, "lost": 0}
+    out |= {"success": rate(0.65), "by_seed": [{"seed": s, "success": rate(0.65)} for s in (0, 1)]}
+    return out | {"by_task_type": types, "steps": number} | shares | changes
+
+
+def evaluation(**changes) -> dict:
+    panel = {"split": "valid_seen", "games": 140, "panel_sha256": "ab" * 32, "data_sha256": "cd" * 32}
+    out = {"agent": {"kind": "policy", "weights_sha256": "w", "training_seed": 3}, "environment": {"name": "alfworld"}}
+    out |= {"conditions": {"max_turns": 50}, "panels": [panel], "results": [part(0.4), part(0.0)]}
+    return out | {"command": ["progpo", "evaluate", "x"], "versions": {"torch": "2.13"}} | changes
+
+
+def facts(**changes) -> CardFacts:
+    values = {"name": "agent", "repo": "alice/agent", "adapter": True, "base": Base(hub="Qwen/Qwen2.5-1.5B-Instruct")}
+    values |= {"methods": methods_of(ProGPO(GiGPO())), "environment": {"name": "alfworld"}}
+    return CardFacts(**(values | {"evaluations": [evaluation()]} | changes))
+
+
+def test_metadata_is_what_the_hub_reads(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text(render(facts(license="mit")))
+    data = metadata_load(path)
+    assert data["base_model"] == "Qwen/Qwen2.5-1.5B-Instruct"
+    assert data["base_model_relation"] == "adapter"
+    assert data["pipeline_tag"] == "text-generation"
+    assert data["license"] == "mit"
+    name, results = model_index_to_eval_results(data["model-index"])
+    assert name == "agent"
+    by_name = {r.metric_name: r for r in results}
+    assert len(results) == len(by_name) == 2 * 3  # all, and two task types, at two temperatures
+    overall = by_name["success rate, greedy"]
+    assert (overall.metric_value, overall.dataset_split, overall.dataset_revision) == (0.65, "valid_seen", "cd" * 32)
+    assert overall.metric_args["sampling_seeds"] == [0, 1]
+    ModelCard(path.read_text())  # raises where model-index is not valid
+
+
+def test_a_score_is_beside_the_success():
+    score = {"mean": 0.71, "low": 0.6, "high": 0.8, "n": 140}
+    text = render(facts(evaluations=[evaluation(results=[part(0.4, score=score)])]))
+    assert "| valid_seen, temperature 0.4 | score | 140 | 0.710 | 0.600 to 0.800 |" in text
+    assert {r.metric_type for r in ModelCard(text).data.eval_results} == {"success_rate", "score"}
+
+
+def test_names_and_texts_never_act():
+    text = render(facts(name=HOSTILE, warnings=[HOSTILE], evaluations=[evaluation(command=["x", "```", HOSTILE])]))
+    body = text.split("---\n", 2)[2]
+    outside = re.sub(r"(?ms)^(`{3,})\w*\n.*?^\1$", "", body)
+    assert "<script" not in re.sub(r"\\<", "", outside)
+    assert not re.search(r"(?<!\\)\[x", outside)
+    assert "https://e" not in outside
+    assert "\x1b" not in text
+    assert "\u202e" not in body
+    rows = [line for line in outside.splitlines() if line.startswith("| ")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows if "valid" in row} == {6}
+    assert "\n````bash\n" in body  # the command holds a fence of three
+
+
+@pytest.mark.parametrize(
+    ("text", "out"),
+    [
+        ("pick_and_place", "pick_and_place"),
+        ("_x_", r"\_x\_"),
+        ("50.0 %", "50.0 %"),
+        ("1. one", r"1\. one"),
+        ("- x", r"\- x"),
+        ("a\nb", "a b"),
+        ("www.e.example", r"www\.e.example"),
+        ("<b>&", r"\<b\>\&"),
+    ],
+)
+def test_escaped(text, out):
+    assert escaped(text) == out
+
+
+def test_code_and_tables():
+    assert code("a`b") == "``a`b``"
+    assert code("`") == "`` ` ``"
+    assert fenced("x", "bash") == "```bash\nx\n```"
+    assert table(["a"], [["x|y"]]) == "| a |\n| --- |\n| x\\|y |"
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        (GRPO(), [("GRPO", "2402.03300")]),
+        (TRLGRPO(), [("GRPO (as TRL computes it)", "2402.03300")]),
+        (HGPO(), [("HGPO", "2602.22817")]),
+        (ProGPO(ProxMO()), [("ProGPO", "2607.22724"), ("ProxMO", "2602.19225")]),
+        (ProGPO(GiGPO()), [("ProGPO", "2607.22724"), ("GiGPO", "2505.10978")]),
+        (lambda batch: None, [("<lambda>", None)]),
+    ],
+)
+def test_each_method_is_cited(estimator, expected):
+    assert [(m.name, m.paper) for m in methods_of(estimator)] == expected
+    text = render(facts(methods=methods_of(estimator)))
+    for _, paper in expected:
+        assert paper is None or f"[arXiv:{paper}](https://arxiv.org/abs/{paper})" in text
+    assert ("arXiv" in text) == (expected[0][1] is not None)
+
+
+def test_methods_of_a_recipe():
+    found = methods_of_settings({"advantage": {"name": "gigpo"}, "progress_fallback": {}})
+    assert [m.name for m in found] == ["ProGPO", "GiGPO"]
+    assert [m.name for m in methods_of_settings({"progress_fallback": None})] == ["GRPO"]
+
+
+def test_the_base(tmp_path):
+    assert base_of("Qwen/Qwen2.5-7B") == Base(hub="Qwen/Qwen2.5-7B")
+    assert base_of("tiny") == base_of(str(checkpoint_path("base"))) == Base(shipped="tiny")
+    assert base_of("/elsewhere/progpo_trl/tiny_policy/checkpoints/base-hard") == Base(shipped="tiny-hard")
+    assert base_of(str(tmp_path)) == Base(local=tmp_path.name)
+    assert base_of(str(tmp_path), "a/b") == Base(hub="a/b")
+    assert "None" not in render(facts(base=base_of(None), adapter=False))
+
+
+def check(content: dict, settings=None, **changes) -> str:
+    known = {"weights": "w", "step": 5, "adapter": False} | changes
+    return "\n".join(doubts([content], settings or {}, **known))
+
+
+def test_doubts():
+    assert check(evaluation()) == ""
+    assert "of other weights" in check(evaluation(), weights="v")
+    assert "not known of which weights" in check(evaluation(agent={"kind": "policy"}))
+    in_training = evaluation(agent={"kind": "policy", "step": 5})
+    assert check(in_training) == ""
+    assert "after update 5" in check(in_training, step=9)
+    train = {"split": "train", "games": 200, "panel_sha256": "", "data_sha256": None}
+    assert "on training games" in check(evaluation(panels=[train]))
+    assert "2 plays of valid_seen were lost" in check(evaluation(results=[part(0.0, lost=2)]))
+    other = {"environment": {"name": "webshop", "split": "train"}}
+    assert "name 'webshop' trained, 'alfworld' evaluated" in check(evaluation(), other)
+
+
+def test_which_evaluations_belong_to_a_run(tmp_path):
+    for step in (2, 10):
+        (tmp_path / f"evaluation-{step}.json").touch()
+    (tmp_path / "evaluation-notes.json").touch()
+    assert [p.name for p in find_evaluations(tmp_path)] == ["evaluation-10.json"]
+    assert [p.name for p in find_evaluations(tmp_path, 2)] == ["evaluation-2.json"]
+    for name in ("evaluation", "evaluation-seeds"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "evaluation.json").touch()
+    assert [p.parent.name for p in find_evaluations(tmp_path, 2)] == ["evaluation", "evaluation-seeds"]
