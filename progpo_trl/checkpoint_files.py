@@ -169,7 +169,14 @@ def recover(folder: str | Path) -> None:
                 os.rename(old, target)
 
 
+class CheckpointNotSaved(RuntimeError):
+    """A checkpoint could not be written; the message says which one is complete."""
+
+
 def clean(folder: Path) -> None:
     """Remove what a run that was killed while saving left behind."""
     recover(folder)
-    shutil.rmtree(folder / SAVING, ignore_errors=True)
+    place = folder / SAVING
+    if place.exists() and not place.is_dir():
+        place.unlink()
+    shutil.rmtree(place, ignore_errors=True)

@@ -11,7 +11,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from trl import GRPOConfig
 
 from progpo_trl.checkpoint_files import generation_updates
-from progpo_trl.config_refusals import refuse_unproven
+from progpo_trl.config_refusals import check_best, refuse_unproven
 from progpo_trl.episodes import INVALID_ACTION_PENALTY
 from progpo_trl.settings_ranges import check_ranges
 
@@ -194,7 +194,7 @@ class MultiTurnGRPOConfig(GRPOConfig):
         super().__post_init__()
         self.load_best_model_at_end = best
         _resolve_generations(self)
-        _check_best(self)
+        check_best(self)
         if self.ddp_find_unused_parameters is None:
             # Every parameter takes part in every forward here; transformers' default would search for idle ones.
             self.ddp_find_unused_parameters = False
@@ -323,28 +323,3 @@ def _on_boundary(config: MultiTurnGRPOConfig, kind: str, updates: int, what: str
             stacklevel=5,
         )
     return rounded
-
-
-def _check_best(config: MultiTurnGRPOConfig) -> None:
-    """Without an evaluation before a checkpoint nobody knows whether it is the best."""
-    if config.save_strategy == SaveStrategy.BEST and config.eval_strategy == IntervalStrategy.NO:
-        raise ValueError("save_strategy: best needs evaluations: set eval_every_generations")
-    if not config.load_best_model_at_end or config.save_strategy == SaveStrategy.BEST:
-        return
-    fitting = config.save_strategy == config.eval_strategy != IntervalStrategy.NO
-    if fitting and config.save_strategy == SaveStrategy.STEPS:
-        fitting = config.save_steps % config.eval_steps == 0
-    if not fitting:
-        updates = generation_updates(config)
-        raise ValueError(
-            "load_best_model_at_end needs an evaluation before every checkpoint: checkpoints are saved "
-            f"{_how_often(config.save_strategy, config.save_steps, updates)}, evaluations take place "
-            f"{_how_often(config.eval_strategy, config.eval_steps, updates)}; set save_every_generations to "
-            "eval_every_generations or a multiple of it"
-        )
-
-
-def _how_often(strategy: IntervalStrategy | SaveStrategy, steps: float, updates: int) -> str:
-    if strategy == "steps":
-        return f"every {steps // updates:g} generation(s)"
-    return "never" if strategy == "no" else f"every {strategy.value}"

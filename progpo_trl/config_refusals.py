@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
+
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+
+from progpo_trl.checkpoint_files import generation_updates
+from progpo_trl.metrics import EVALUATION_METRICS
 
 if TYPE_CHECKING:
     from progpo_trl.config import MultiTurnGRPOConfig
@@ -72,9 +78,17 @@ def refuse_unproven(config: MultiTurnGRPOConfig) -> None:
             "would go on from another one; leave it off",
         ),
         (
-            config.sync_ref_model,
-            "sync_ref_model moves the reference model during training, and checkpoints do not hold it: a resumed run "
-            "would go on from another one; leave it off",
+            config.ignore_data_skip,
+            "ignore_data_skip would play the first tasks again after resuming; leave it off",
+        ),
+        (
+            config.neftune_noise_alpha is not None,
+            "neftune_noise_alpha adds noise to the policy that is trained, which is then not the one that played; "
+            "remove it",
+        ),
+        (
+            config.delta is not None and config.delta <= 1,
+            f"delta={config.delta} bounds the ratio itself, which is 1 on-policy: set it above 1 + epsilon_high",
         ),
         (
             config.use_vllm and config.vllm_enable_sleep_mode and config.vllm_mode == "server",
@@ -96,3 +110,41 @@ def refuse_unproven(config: MultiTurnGRPOConfig) -> None:
     for refused, message in refusals:
         if refused:
             raise ValueError(message)
+
+
+def check_best(config: MultiTurnGRPOConfig) -> None:
+    """Without an evaluation before a checkpoint nobody knows whether it is the best."""
+    if config.save_strategy == SaveStrategy.BEST and config.eval_strategy == IntervalStrategy.NO:
+        raise ValueError("save_strategy: best needs evaluations: set eval_every_generations")
+    if config.load_best_model_at_end or config.save_strategy == SaveStrategy.BEST:
+        _check_metric(config.metric_for_best_model.removeprefix("eval_"))
+    if not config.load_best_model_at_end or config.save_strategy == SaveStrategy.BEST:
+        return
+    fitting = config.save_strategy == config.eval_strategy != IntervalStrategy.NO
+    if fitting and config.save_strategy == SaveStrategy.STEPS:
+        fitting = config.save_steps % config.eval_steps == 0
+    if not fitting:
+        updates = generation_updates(config)
+        raise ValueError(
+            "load_best_model_at_end needs an evaluation before every checkpoint: checkpoints are saved "
+            f"{_how_often(config.save_strategy, config.save_steps, updates)}, evaluations take place "
+            f"{_how_often(config.eval_strategy, config.eval_steps, updates)}; set save_every_generations to "
+            "eval_every_generations or a multiple of it"
+        )
+
+
+def _check_metric(name: str) -> None:
+    """An evaluation that lacks the metric would end the run after its first generation."""
+    if name in EVALUATION_METRICS or name.startswith(("success/", "info/")):
+        return
+    near = get_close_matches(name, EVALUATION_METRICS, n=1, cutoff=0.0)[0]
+    raise ValueError(
+        f"metric_for_best_model: an evaluation gives no {name!r}; did you mean {near!r}? There are "
+        f"{', '.join(EVALUATION_METRICS)}, success/<task type> and info/<key>"
+    )
+
+
+def _how_often(strategy: IntervalStrategy | SaveStrategy, steps: float, updates: int) -> str:
+    if strategy == "steps":
+        return f"every {steps // updates:g} generation(s)"
+    return "never" if strategy == "no" else f"every {strategy.value}"

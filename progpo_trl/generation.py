@@ -79,7 +79,8 @@ class CachedGeneration:
     Cached rows are described by `_history`: the ids whose keys and values are in the cache, in order. The cache has
     more columns than that: padding between turns and after a finished row leaves holes, which the attention mask
     hides. A context that does not extend its history, or more holes than half the longest history, rebuilds the cache.
-    Rebuilding, as a window context does every turn, encodes equal contexts and a common beginning only once.
+    Rebuilding, as a window context does every turn, encodes equal contexts and a common beginning only once. Models
+    with sliding-window or recurrent layers are encoded anew every turn.
 
     on_tokens: gets each new token of the rows, (rows,) ids, as it is sampled; for whoever shows them.
     """
@@ -105,6 +106,11 @@ class CachedGeneration:
         # transformers renamed the argument; models that only know the old name still exist.
         self._cache_name = "cache" if "cache" in inspect.signature(base.forward).parameters else "past_key_values"
         self._config = base.config
+        # A sliding window counts cached columns, holes included, and recurrent states cannot be cut or copied: models
+        # that have either encode every turn anew, left-padded, which leaves no holes.
+        text = base.config.get_text_config()
+        kinds = set(getattr(text, "layer_types", None) or ())
+        self._plain = kinds <= {"full_attention"} and (bool(kinds) or not getattr(text, "sliding_window", None))
         self.reset()
         self.reused_turns = self.rebuilt_turns = self.encoded_tokens = 0
 
@@ -191,11 +197,14 @@ class CachedGeneration:
 
     def _encode(self, contexts: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
         """Encode `contexts` from nothing: each distinct one once, and what all of them begin with once for all."""
+        self._cache = DynamicCache(config=self._config)
+        if not self._plain:
+            self._mask = torch.zeros(len(contexts), 0, dtype=torch.long, device=self.device)
+            return self._extend(contexts)
         seen: dict[bytes, int] = {}
         copies = [seen.setdefault(np.asarray(c, np.int64).tobytes(), len(seen)) for c in contexts]
         distinct = [np.frombuffer(ids, np.int64) for ids in seen]
         shared = common_prefix(distinct)
-        self._cache = DynamicCache(config=self._config)
         self._mask = torch.zeros(1, 0, dtype=torch.long, device=self.device)
         if len(distinct) > 1 and shared >= self.SHARED:
             self._extend([distinct[0][:shared]])
@@ -227,7 +236,7 @@ class CachedGeneration:
     def _rows_to_keep(self, keys: list, contexts: Sequence[np.ndarray]) -> list[int] | None:
         """Cached rows of `keys` in their order, or None when the cache cannot serve them."""
         place = {key: i for i, key in enumerate(self._keys)}
-        if self._cache is None or any(key not in place for key in keys):
+        if not self._plain or self._cache is None or any(key not in place for key in keys):
             return None
         rows = [place[key] for key in keys]
         for row, context in zip(rows, contexts, strict=True):

@@ -64,7 +64,7 @@ def score_sampled_tokens(model, input_ids, attention_mask, sampled, logits_to_ke
     labels = ids.masked_fill(~(seen.gather(1, columns) & real), -100)
     with _compact_projection(input_ids.device):
         out = model(input_ids=ids, labels=labels, fused_lm_head=True)
-    # Column t scores the token of column t + 1; prompt-learning adapters put virtual tokens before both.
+    # Column t scores the token of column t + 1.
     completion = torch.arange(length - logits_to_keep, length, device=input_ids.device) - shift - 1
     completion = completion.clamp(0, longest - 2)
 
@@ -121,7 +121,8 @@ def used_columns(prompt_mask: torch.Tensor, completion_mask: torch.Tensor) -> tu
     used = prompt_mask.any(0)
     first = int(used.int().argmax()) if bool(used.any()) else prompt_mask.size(1) - 1
     columns = torch.arange(1, completion_mask.size(1) + 1, device=completion_mask.device)
-    return first, max(1, int((completion_mask.any(0) * columns).max()))
+    # Two at least: TRL's metrics take a single column for one value a row (sequence-level importance sampling).
+    return first, max(2, int((completion_mask.any(0) * columns).max()))
 
 
 def per_token(values: Sequence[np.ndarray], width: int) -> torch.Tensor:

@@ -12,6 +12,11 @@ import numpy as np
 from progpo_trl.advantages import coverage
 from progpo_trl.episodes import Episode, StepBatch, StopReason
 
+# What `episode_metrics` always gives, beside success by task type and the environment's own numbers.
+EVALUATION_METRICS = (
+    "success", "return", "steps", "format_invalid", "inadmissible", "step_limit", "context_limit", "dropped",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Rate:

@@ -26,8 +26,10 @@ from progpo_trl.checkpoint_files import (
     PREFIX,
     SAVING,
     STATE,
+    CheckpointNotSaved,
     clean,
     generation_updates,
+    newest_complete,
     rotate,
     set_aside_after,
     write_manifest,
@@ -167,6 +169,8 @@ class Resumable:
         self._saving, self._to_push = True, False
         try:
             super()._save_checkpoint(model, trial)
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+            raise _not_saved(run_dir, self.state.global_step, error) from error
         finally:
             self._saving = False
         if (best := self.state.best_model_checkpoint) and Path(best) == folder:
@@ -212,6 +216,16 @@ class Resumable:
             atomic.move_files(new, Path(folder))
             clean(Path(folder))
         self.create_model_card()
+
+
+def _not_saved(run_dir: Path, step: int, error: Exception) -> CheckpointNotSaved:
+    """What to say when a checkpoint cannot be written. What was begun is removed: it may be what fills the disk."""
+    with contextlib.suppress(OSError):
+        clean(run_dir)
+    newest = newest_complete(run_dir)[0]
+    kept = f"the newest complete checkpoint is {newest}" if newest else "there is no complete checkpoint yet"
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return CheckpointNotSaved(f"cannot save step {step} in {run_dir}: {reason}; {kept}")
 
 
 class _Boundary(TrainerCallback):

@@ -83,8 +83,8 @@ def _check_step(episode: Episode, number: int, step) -> None:
 
 def padding_row(token_id: int) -> Row:
     """A row without any weight: it makes counts equal across processes and update slices."""
-    ids = np.array([token_id], np.int32)
-    return Row(ids, ids, np.zeros(1, np.int64), np.zeros(1, np.float32), np.zeros(1, np.float32), -1, real=False)
+    prompt, ids = np.array([token_id], np.int32), np.array([token_id] * 2, np.int32)
+    return Row(prompt, ids, np.zeros(2, np.int64), np.zeros(2, np.float32), np.zeros(2, np.float32), -1, real=False)
 
 
 def rollout_output(rows: Sequence[Row]) -> dict[str, Any]:

@@ -50,6 +50,10 @@ _RANGES = {
     "repetition_penalty": Range(0, above=True, hint="; 1.0 is none"),
     "eval_temperature": Range(0),
     "max_completion_length": _COUNT,
+    # when; 0 and less have messages of their own
+    "save_steps": Range(-math.inf),
+    "eval_steps": Range(-math.inf, optional=True),
+    "logging_steps": Range(-math.inf),
     # loss
     "learning_rate": Range(0),
     "beta": Range(0),

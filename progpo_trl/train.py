@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from progpo_trl.checkpoint_files import generation_updates, newest_complete
+from progpo_trl.checkpoint_files import CheckpointNotSaved, generation_updates, newest_complete
 from progpo_trl.publishing.errors import PublishError
 from progpo_trl.settings import ScriptArguments, SettingsError, dump, parse
 from progpo_trl.settings_resume import RESUME, resume_checkpoint
@@ -198,6 +198,10 @@ def run(
         if end is not None:
             # Newer transformers close the trackers and the process group here; older ones do it at exit.
             end()
+    except CheckpointNotSaved as error:
+        go_on = f" Make room there, then go on with: {_again(argv)}" if newest_complete(args.output_dir)[0] else ""
+        print(f"progpo train: {error}.{go_on}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt as stop:
         if saved:
             return _stopped(stop, f"after training; the trained model is in {output}")

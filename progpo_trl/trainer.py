@@ -121,6 +121,10 @@ class MultiTurnGRPOTrainer(Resumable, Publishing, ExactLossTrainer):
             peft_config=peft_config,
             rollout_func=lambda prompts, trainer: rollout_output(trainer._rows),
         )
+        if any(c.is_prompt_learning for c in getattr(self.model, "peft_config", {}).values()):
+            raise ValueError(
+                "prompt-learning adapters (prompt and prefix tuning) cannot be decoded turn by turn here; use LoRA"
+            )
         if self.aux_loss_enabled:
             raise ValueError(
                 "the load-balancing loss of a Mixture-of-Experts model is a mean over one micro-batch and would be "

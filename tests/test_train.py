@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from progpo_trl.cli import main
 from progpo_trl.settings import SettingsError
+from progpo_trl.settings_resume import RESUME
 from progpo_trl.train import main as train
 
 pytestmark = pytest.mark.slow
@@ -240,3 +241,33 @@ def test_mistakes_are_one_line_and_exit_code_2(tmp_path, capsys, arguments, mess
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("progpo train: error: ")
     assert message in error
+
+
+def test_a_full_disk_is_one_line_and_loses_no_checkpoint(tmp_path, capsys, monkeypatch):
+    import torch
+
+    real = torch.save
+
+    def full(value, path, *args, **kwargs):
+        if "checkpoint-2" in str(path):
+            raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0\nmore lines")
+        return real(value, path, *args, **kwargs)
+
+    monkeypatch.setattr(torch, "save", full)
+    settings = [
+        *SHORT,
+        "--max_generations",
+        "3",
+        "--save_every_generations",
+        "1",
+        "--evaluate_around_training",
+        "false",
+    ]
+    assert main(["train", "--config", "quickstart", *settings, "--output_dir", str(tmp_path)]) == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "cannot save" in line]
+    assert "step 2 " in line
+    assert f"the newest complete checkpoint is {tmp_path / 'checkpoint-1'}" in line
+    assert "--resume_from_checkpoint last" in line
+    assert not (tmp_path / ".saving" / "checkpoint-2").exists()
+    monkeypatch.setattr(torch, "save", real)
+    assert main(["train", "--config", "quickstart", *settings, "--output_dir", str(tmp_path), *RESUME]) == 0

@@ -68,6 +68,41 @@ def test_greedy_equals_one_row_without_cache(tokenizer, seed):
     assert generation.reused_turns >= 2
 
 
+SLIDING = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 0}
+
+
+@pytest.mark.parametrize("overrides", [SLIDING, {**SLIDING, "max_window_layers": 1}])
+def test_a_sliding_window_counts_tokens_not_holes(tokenizer, overrides):
+    """Its masks count columns of the cache: contexts are encoded anew, and equal a row of its own."""
+    wrong, compared, generation = play(make_model(tokenizer, 2, **overrides).eval(), tokenizer, 2)
+    assert compared > 10
+    assert wrong == 0
+    assert generation.reused_turns == 0
+    contexts = [np.r_[np.arange(60, 100), tail].astype(np.int32) for tail in ([7, 9], [8] * 20, [7, 9])]
+    model = make_model(tokenizer, 3, **overrides).eval()
+    for context, out in zip(contexts, session(model, tokenizer).turn([0, 1, 2], contexts, 8), strict=True):
+        assert out.ids.tolist() == alone(model, tokenizer, context, [], 8)
+
+
+def test_recurrent_layers_are_encoded_anew(tokenizer):
+    transformers = pytest.importorskip("transformers")
+    if not hasattr(transformers, "Lfm2Config"):
+        pytest.skip("this transformers has no LFM2")
+    config = transformers.Lfm2Config(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, layer_types=["conv", "full_attention"], eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id, bos_token_id=None,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.Lfm2ForCausalLM(config).eval()
+    generation = session(model, tokenizer)
+    contexts = {k: np.arange(60, 90 + 7 * k, dtype=np.int32) for k in range(3)}
+    for _ in range(2):
+        outs = generation.turn(list(contexts), list(contexts.values()), 4)
+        contexts = {k: np.concatenate([c, out.ids, [70]]) for (k, c), out in zip(contexts.items(), outs, strict=True)}
+    assert generation.reused_turns == 0
+
+
 def test_unmasked_holes_would_be_noticed(tokenizer):
     wrong, _, _ = play(make_model(tokenizer, 0).eval(), tokenizer, 0, corrupt=True)
     assert wrong > 0

@@ -326,3 +326,27 @@ def test_task_ids_may_come_from_a_generator(tmp_path, tokenizer):
 def test_a_shorter_panel_is_spread_over_the_ids(tmp_path, tokenizer):
     trainer = make(tmp_path, tokenizer, environment=toy.tasks(n_eval=10), eval_tasks=4)
     assert trainer.eval_task_ids == ["100", "102", "105", "107"]
+
+
+def test_prompt_learning_adapters_are_refused(tmp_path, tokenizer):
+    from peft import PromptTuningConfig
+
+    with pytest.raises(ValueError, match="use LoRA"):
+        make(
+            tmp_path,
+            tokenizer,
+            kwargs={"peft_config": PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")},
+        )
+
+
+def test_metrics_of_single_token_rows_do_not_depend_on_packing(tmp_path, tokenizer):
+    """TRL's means take a chunk one column wide for one value a row; padding rows and short rows must not look so."""
+    logged = []
+    for n, bounds in enumerate(({"max_tokens_per_forward": 1}, {"max_tokens_per_forward": 100_000})):
+        trainer = make(
+            tmp_path / str(n), tokenizer, max_completion_length=1, groups_per_generation=3, updates_per_generation=2,
+            **bounds,
+        )  # fmt: skip
+        trainer.train()
+        logged.append([e["entropy"] for e in trainer.state.log_history if "entropy" in e])
+    assert logged[0] == pytest.approx(logged[1], rel=1e-5)
