@@ -6,11 +6,14 @@ import argparse
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command and return its exit code: 0 done, 1 the command found a fault, 2 it was asked wrongly."""
+    # TRL 1.16 sets and reads fields that newer transformers renamed; nobody who runs a command can act on that.
+    warnings.filterwarnings("ignore", r".*gradient_checkpointing` is deprecated", FutureWarning)
     try:
         try:
             return _run(list(sys.argv[1:] if argv is None else argv))

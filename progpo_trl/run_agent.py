@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import math
 import random
 import signal
 import sys
@@ -73,8 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, settings: Sequence[str]) -> int:
-    if options.temperature < 0:
-        raise RunError(f"--temperature must be at least 0, got {options.temperature:g}")
+    if not (math.isfinite(options.temperature) and options.temperature >= 0):
+        raise RunError(f"--temperature must be at least 0 and finite, got {options.temperature:g}")
     if options.episodes < 1:
         raise RunError(f"--episodes must be at least 1, got {options.episodes}")
     agent, tasks, split, max_turns = load(options, settings)

@@ -110,7 +110,8 @@ def _parts(entries, splits, temperatures) -> list[tuple[str, float | None]]:
 
 def _incomparable(first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:
     if first["environment"].get("name") != second["environment"].get("name"):
-        return f"the environment is {first['environment'].get('name')} in one and {second['environment'].get('name')}"
+        one, other = (content["environment"].get("name") for content in (first, second))
+        return f"the environment is {one} in one and {other} in the other"
     for key in dict.fromkeys([*first["conditions"], *second["conditions"]]):
         a, b = first["conditions"].get(key), second["conditions"].get(key)
         if a != b:

@@ -16,7 +16,7 @@ def as_markdown(comparison: Mapping[str, Any]) -> str:
 
 
 def _title(part: Mapping[str, Any], games: int) -> str:
-    return f"### {part['split']}, {sampling_name(part['temperature'])}: {games} games"
+    return f"### {_text(part['split'])}, {sampling_name(part['temperature'])}: {games} games"
 
 
 def _agents(part: Mapping[str, Any]) -> Iterator[str]:

@@ -172,9 +172,16 @@ def read_evaluation(path: str | Path) -> dict[str, Any]:
     try:
         for record in content["games"]:
             key_of(record), is_lost(record), record["success"], record["task_type"]
-        content["agent"], content["environment"], content["panels"], content["results"], content["conditions"]
-    except (KeyError, TypeError) as error:
-        raise EvaluationError(f"{path}: is damaged: {error} is missing") from None
+        for name, kind in (("agent", dict), ("environment", dict), ("conditions", dict), ("panels", list)):
+            if not isinstance(content[name], kind):
+                raise TypeError(f"{name} must be a {kind.__name__}")
+        for panel in content["panels"]:
+            panel["split"] + panel["panel_sha256"], int(panel["games"])
+        int(content["conditions"]["max_turns"])
+        table(content)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise EvaluationError(f"{path}: is damaged: {said}") from None
     return content
 
 

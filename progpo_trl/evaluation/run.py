@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -123,8 +124,9 @@ def already_there(folder: Path) -> EvaluationError:
 def _games(agent: Agent, panels: Sequence[Panel], temperatures: Sequence[float], seeds: Sequence[int]) -> list[Game]:
     if not seeds or not temperatures:
         raise EvaluationError("at least one sampling seed and one temperature are needed")
-    if min(temperatures) < 0:
-        raise EvaluationError(f"a temperature must be at least 0, got {min(temperatures):g}")
+    for temperature in temperatures:
+        if not (math.isfinite(temperature) and temperature >= 0):
+            raise EvaluationError(f"a temperature must be a number of at least 0, got {temperature:g}")
     games = []
     for panel in panels:
         for temperature in dict.fromkeys(map(float, temperatures)) if agent.samples else (None,):

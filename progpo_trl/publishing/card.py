@@ -31,7 +31,7 @@ def render(facts: CardFacts) -> str:
     )
     folder = facts.repo.rpartition("/")[2]
     contents = [c for c in facts.evaluations if not evaluations.during_training(c)]
-    repeats = "\n".join(evaluations.repeat_command(content, folder) for content in contents)
+    repeats = "\n".join(evaluations.repeat_command(content, folder, facts.settings) for content in contents)
     body = engine.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         name=facts.name,
         warnings=facts.warnings,

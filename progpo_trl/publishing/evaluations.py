@@ -18,7 +18,10 @@ from progpo_trl.publishing.markdown import Markdown, escaped, fenced, table
 SMALL_PANEL = 100
 # Sections and options of an environment that do not change its games, or only mean something where it ran.
 _NOT_COMPARED = {"split", "eval_split", "games", "data", "store", "engine", "on_error"}
-_SETTINGS = ("context", "history", "system_prompt", "max_completion_length", "max_context_length")
+_SETTINGS = (
+    "context", "history", "system_prompt", "max_completion_length", "max_context_length", "chat_template_kwargs",
+    "top_p", "top_k", "min_p",
+)  # fmt: skip
 
 Content = Mapping[str, Any]
 
@@ -49,6 +52,10 @@ def read(path: str | Path) -> dict[str, Any]:
         raise PublishError(f"--evaluation {path}: is not of a trained policy but of {who!r}")
     if not content["results"]:
         raise PublishError(f"--evaluation {path}: holds no results")
+    try:
+        section(content), eval_results([content]), repeat_command(content, "folder", {}), _panel_names(content)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise PublishError(f"--evaluation {path}: is damaged: {type(error).__name__}: {error}") from None
     return content
 
 
@@ -97,11 +104,32 @@ def _other_conditions(content: Content, settings: Mapping[str, Any], name: str) 
         if differ:
             said = ", ".join(f"{key} {asked.get(key)!r} trained, {played.get(key)!r} evaluated" for key in differ)
             yield f"The evaluation ({name}) is on other data than the recipe's: {said}."
-    how = content["agent"].get("settings") or {}
-    differ = [key for key in _SETTINGS if key in settings and key in how and settings[key] != how[key]]
-    if differ:
-        said = ", ".join(f"{key} {settings[key]!r} trained, {how[key]!r} evaluated" for key in differ)
+    if differ := asked_otherwise(content, settings):
+        said = ", ".join(f"{key} {was!r} trained, {now!r} evaluated" for key, (was, now) in differ.items())
         yield f"The evaluation ({name}) asked the model otherwise than its training: {said}."
+
+
+def asked_otherwise(content: Content, settings: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Settings of prompts, sampling and length that were not the recipe's: name -> (trained, evaluated).
+
+    What a recipe does not say has its default. Nothing is known without a recipe (empty `settings`).
+    """
+    if not settings:
+        return {}
+    from progpo_trl.config import MultiTurnGRPOConfig
+
+    fields = MultiTurnGRPOConfig.__dataclass_fields__
+    how = content["agent"].get("settings") or {}
+    out = {}
+    for key in _SETTINGS:
+        trained = settings.get(key, fields[key].default)
+        if key in how and (how[key] or None) != (trained or None):
+            out[key] = (trained, how[key])
+    trained = settings.get("max_turns") or (settings.get("environment") or {}).get("max_steps")
+    played = content["conditions"]["max_turns"]
+    if played != trained and (trained is not None or "--max_turns" in (content.get("command") or [])):
+        out["max_turns"] = (trained, played)
+    return out
 
 
 def _panel_names(content: Content) -> str:
@@ -181,14 +209,20 @@ def _machine(content: Content) -> str:
     return ", ".join(said) or "not recorded"
 
 
-def repeat_command(content: Content, folder: str) -> str:
-    """The command that plays the same games again with the downloaded folder."""
+def repeat_command(content: Content, folder: str, settings: Mapping[str, Any]) -> str:
+    """The command that plays the same games again, in the same way, with the downloaded folder and its recipe."""
     splits = [word for panel in content["panels"] for word in ("--split", panel["split"])]
     temperatures = dict.fromkeys(f"{part['temperature'] or 0:g}" for part in content["results"])
     seeds = sorted({seed for part in content["results"] for seed in part["seeds"]})
     limit = [] if not _was_limited(content) else ["--tasks", str(max(p["games"] for p in content["panels"]))]
     words = ["progpo", "evaluate", "--model", folder, *splits, "--temperatures", *temperatures, "--seeds", *seeds]
-    return shlex.join(map(str, [*words, *limit]))
+    asked = asked_otherwise(content, settings)
+    others = [word for key, (_, played) in asked.items() for word in (f"--{key}", _word(played))]
+    return shlex.join(map(str, [*words, *limit, *others]))
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _was_limited(content: Content) -> bool:

@@ -37,7 +37,10 @@ _MODEL = (
 )
 _WEIGHTS = (".safetensors", ".bin")
 # Settings that only mean something to whoever ran it; another person's run must not upload to this one's repository.
-_PRIVATE = ("push_to_hub", "hub_", "resume_from_checkpoint", "run_name", "logging_dir", "log_", "project", "trackio_")
+_PRIVATE = (
+    "push_to_hub", "hub_", "resume_from_checkpoint", "run_name", "logging_dir", "log_", "project", "trackio_",
+    "vllm_server_", "vllm_group_",
+)  # fmt: skip
 
 
 @dataclass

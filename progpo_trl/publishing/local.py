@@ -14,6 +14,7 @@ from typing import Any
 _PATH = re.compile(
     r"(?<![\w.:/<>~)\]}%*-])(?:/[A-Za-z_.][\w.+@-]*(?:/[\w.+@-]+)+/?|~[\w-]*/[\w.+@/-]+)"
     r"|(?<![A-Za-z])[A-Za-z]:\\[^\s\"'<>|]+"
+    r"|file:/+[\w.+@/-]+|/(?:home|Users)/[\w.+@-]+(?:/[\w.+@-]+)*"
 )
 _SECRETS = {
     "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
@@ -23,12 +24,13 @@ _SECRETS = {
     "a key of an API": re.compile(
         r"\b(?:sk-[A-Za-z0-9_-]{20,}|gh[opsu]_[A-Za-z0-9]{30,}|github_pat_\w{20,}|AKIA[0-9A-Z]{16})\b"
     ),
+    "a login in an address": re.compile(r"\b[A-Za-z][\w+.-]*://[^/\s:@]+:[^/\s@]+@"),
     "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
     "something that is named a secret": re.compile(
         r"(?i)\b(?:api_?key|access_?token|auth_?token|hub_?token|hf_?token|password|secret)\b[\"']?\s*[:=]\s*[\"']?[\w+/=-]{12,}"
     ),
 }  # fmt: skip
-_SECRET_VARIABLE = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD)$")
+_SECRET_VARIABLE = re.compile(r"(?i)TOKEN|KEY|SECRET|PASSW|CREDENTIAL")
 # Lists of text pieces, in which anything may occur.
 _VOCABULARY = {"tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "added_tokens.json"}
 _TEXT = {".json", ".yaml", ".yml", ".md", ".txt", ".jinja", ".jsonl", ".py", ".cfg", ".toml"}

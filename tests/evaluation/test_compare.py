@@ -201,6 +201,10 @@ def test_the_command(tmp_path, pair, capsys):
         ("[]", "is not an evaluation of this version"),
         ('{"format": "progpo_trl evaluation 1", "complete": false}', "was interrupted; finish it with --resume"),
         ('{"format": "progpo_trl evaluation 1", "complete": true, "games": [{}]}', "is damaged: "),
+        (
+            '{"format": "progpo_trl evaluation 1", "complete": true, "games": [], "agent": [], "environment": {}}',
+            "is damaged: agent must be a dict",
+        ),
     ],
 )
 def test_damaged_files_are_one_line(tmp_path, capsys, text, message):

@@ -69,3 +69,25 @@ def test_public_names(tmp_path):
     assert names.text("/mnt/my disk/alfworld") == ".../alfworld"
     assert names.text(f"{run}-other") != "alice/agent-other"
     assert names.value([1, None, 0.5, True]) == [1, None, 0.5, True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://alice:hunter2hunter2@10.1.2.3:8000",
+        "see file:///home/alice/private/x",
+        "A:/home/alice/zz",
+        "x=/Users/bo/y",
+    ],
+)
+def test_logins_in_addresses_and_homes_anywhere_are_found(text, tmp_path):
+    (tmp_path / "config.yaml").write_text(f"system_prompt: '{text}'\n")
+    assert list(scan(tmp_path))
+
+
+def test_secrets_of_any_variable_are_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_TOKEN_2", "q8w7e6r5t4y3u2i1o0p9a8s7d6f5g4h3j2k1l0z9")
+    monkeypatch.setenv("api_key", "m1n2b3v4c5x6z7l8k9j0h1g2f3d4s5a6p7o8i9u0")
+    for value in ("q8w7e6r5t4y3u2i1o0p9a8s7d6f5g4h3j2k1l0z9", "m1n2b3v4c5x6z7l8k9j0h1g2f3d4s5a6p7o8i9u0"):
+        (tmp_path / "config.yaml").write_text(f"system_prompt: my {value}\n")
+        assert list(scan(tmp_path))

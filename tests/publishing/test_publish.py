@@ -175,7 +175,7 @@ def test_run_several_games_sampled(published, capsys):
         (["--temperatur", "1"], "there is no option --temperatur; did you mean 'temperature'"),
         (["--split", "dev"], "--split dev"),
         (["--episodes", "0"], "--episodes must be at least 1"),
-        (["--temperature", "-1"], "--temperature must be at least 0"),
+        (["--temperature", "-1"], "--temperature must be at least 0 and finite"),
         (["other"], "unexpected 'other'"),
     ],
 )
