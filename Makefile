@@ -27,7 +27,7 @@ export TOKENIZERS_PARALLELISM := false
 # factor of ten (0.65 s an update with two, 1.0 s with one; beside two busy processes 28 s and 3.4 s).
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help quickstart test test-oldest test-alfworld lint benchmark clean python
+.PHONY: help quickstart test test-oldest test-alfworld test-launchers lint benchmark clean python
 .DEFAULT_GOAL := help
 
 help: ## this list

@@ -162,7 +162,8 @@ def read_evaluation(path: str | Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise EvaluationError(f"{path}: cannot be read: {error.strerror}") from None
+        hint = "; make it with progpo evaluate" if isinstance(error, FileNotFoundError) else ""
+        raise EvaluationError(f"{path}: cannot be read: {error.strerror}{hint}") from None
     except (ValueError, RecursionError) as error:
         raise EvaluationError(f"{path}: is no JSON document: {error}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:

@@ -139,7 +139,7 @@ class RunSummary:
         lines += [
             f"  {output}   the {kind}, loadable with transformers{' and peft' if kind == 'adapter' else ''}",
             "",
-            "Next: another seed with `--seed 1` (SEED=1 make quickstart); `progpo recipes` lists methods and models.",
+            "Next: another seed with `--seed 1`; `progpo view` shows a run; `progpo recipes` lists methods, models.",
         ]
         print("\n".join(lines))
 

@@ -5,6 +5,7 @@ import json
 import math
 import pickle
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -177,3 +178,13 @@ def test_an_index_pickles_with_its_arrays():
 def test_every_document_needs_an_id():
     with pytest.raises(ValueError, match=re.escape("1 documents but 2 ids")):
         SearchIndex.build(["mug"], ["x", "y"])
+
+
+@pytest.mark.parametrize(
+    "text", ["_" * 200_000, "é!" + "_" * 50_000, "é!" + "_\u0301" * 20_000, "a" + "_" * 99_999 + "b"]
+)
+def test_long_runs_of_underscores_take_linear_time(text):
+    """A policy may write them: quadratic time would hold up a whole rollout for minutes."""
+    started = time.process_time()
+    words(text)
+    assert time.process_time() - started < 5

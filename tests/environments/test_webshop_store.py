@@ -161,7 +161,7 @@ def test_a_store_of_other_files_is_refused(folder, tmp_path):
     text = items.read_text("utf-8")
     items.write_text(text.replace("G000000002", "G00000000X"), encoding="utf-8")
     for build_or_open in (open_store, lambda out, source: build_store(source, out)):
-        with pytest.raises(ShopFileError, match=r"was built from another items_shuffle_1000.json.*Build the store"):
+        with pytest.raises(ShopFileError, match=r"was built from another items_shuffle_1000.json.*Build a store"):
             build_or_open(out, source)
     items.write_text(text, encoding="utf-8")
     open_store(out, source)
@@ -209,7 +209,7 @@ def test_what_is_not_a_whole_store_is_refused_with_how_to_rebuild(copied, spoil,
     spoil(copied)
     with pytest.raises(ShopFileError, match=message) as refused:
         open_store(copied)
-    assert "progpo webshop index --data DIR --out" in str(refused.value)
+    assert "in another folder: progpo webshop index (--data DIR or --generated N) --out" in str(refused.value)
 
 
 def test_a_changed_manifest_is_refused(copied):

@@ -56,7 +56,9 @@ def _word_pattern() -> str:
         f"|{digit}(?:(?:{underscore}*|{between_digits}){digit})*"
         f"|{letter}(?:(?:{underscore}*|{between_letters}){letter})*)+)"
     )
-    word = f"{underscore}*{run}(?:{underscore}+{run})*{underscore}*"
+    # A word takes all underscores before it: beginning between them would try every one, in quadratic time.
+    first = r"(?<![\p{WB=ExtendNumLet}][\p{WB=Format}\p{WB=Extend}\p{WB=ZWJ}]*)"
+    word = f"{first}{underscore}*+{run}(?:{underscore}+{run})*{underscore}*"
     spans = [[f"\\U{int(end, 16):08x}" for end in span.split("-")] for span in _PICTOGRAPHS.split()]
     pictograph = "".join("-".join(span) for span in spans)
     one_emoji = rf"[{pictograph}][\U0001f3fb-\U0001f3ff]?\ufe0f?"
@@ -67,7 +69,7 @@ def _word_pattern() -> str:
 
 _WORD = regex.compile(_word_pattern(), regex.V1)
 # The same rules for ASCII text, which nearly all text is: three times as fast.
-_ASCII_WORD = re.compile(r"_*[^\W_](?:\w|(?<=[a-zA-Z])[:.'](?=[a-zA-Z])|(?<=[0-9])[.,;'](?=[0-9]))*", re.ASCII)
+_ASCII_WORD = re.compile(r"(?<!_)_*[^\W_](?:\w|(?<=[a-zA-Z])[:.'](?=[a-zA-Z])|(?<=[0-9])[.,;'](?=[0-9]))*", re.ASCII)
 
 _POSSESSIVE = ("'s", "'S", "\u2019s", "\u2019S", "\uff07s", "\uff07S")
 

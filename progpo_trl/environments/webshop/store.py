@@ -235,7 +235,8 @@ def check_source(folder: Path, manifest: Mapping[str, Any], source: StoreSource)
 
 def _refused(folder: Path, problem: str) -> ShopFileError:
     return ShopFileError(
-        str(folder), f"{problem}. Build the store anew: delete it, then progpo webshop index --data DIR --out {folder}"
+        str(folder),
+        f"{problem}. Build a store in another folder: progpo webshop index (--data DIR or --generated N) --out FOLDER",
     )
 
 

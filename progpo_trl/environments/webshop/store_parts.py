@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tokenize
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -81,7 +82,7 @@ def map_array(folder: Path, name: str) -> np.ndarray:
     try:
         # asarray: plain arrays are sliced faster than np.memmap, and stay mapped.
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, SyntaxError, tokenize.TokenError) as error:  # numpy parses a header as code
         raise ShopFileError(str(path), f"cannot be mapped: {error}") from None
 
 
