@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 
 from rich.console import Console
@@ -59,13 +61,13 @@ def run(args: argparse.Namespace) -> int:
     except (SettingsError, OSError) as error:
         print(f"progpo doctor: error: {printable(str(error))}", file=sys.stderr)
         return 2
-    logging.getLogger("progpo_trl").setLevel(logging.ERROR)  # what is logged about the data is a finding here
     found = []
     console = Console(highlight=False, markup=False, emoji=False)
-    for finding in examine(case, CHECKS):
-        found.append(finding)
-        if not args.json:
-            _show(console, finding)
+    with _errors_only("progpo_trl"):  # what is logged about the data is a finding here
+        for finding in examine(case, CHECKS):
+            found.append(finding)
+            if not args.json:
+                _show(console, finding)
     problems = sum(finding.status == PROBLEM for finding in found)
     if args.json:
         print(json.dumps({"problems": problems, "findings": [asdict(finding) for finding in found]}, indent=1))
@@ -73,6 +75,18 @@ def run(args: argparse.Namespace) -> int:
         warnings = sum(finding.status == WARNING for finding in found)
         print(f"\n{_count(problems, 'problem')}, {_count(warnings, 'warning')}")
     return 1 if problems else 0
+
+
+@contextlib.contextmanager
+def _errors_only(name: str) -> Iterator[None]:
+    """The logger `name` says errors alone."""
+    log = logging.getLogger(name)
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _show(console: Console, finding: Finding) -> None:

@@ -341,3 +341,11 @@ def test_a_container_has_less(tmp_path, monkeypatch):
     assert free <= GB
     (tmp_path / "memory.max").write_text("max\n")
     assert machine._ram()[0] > 2 * GB
+
+
+def test_it_leaves_logging_as_it_was(capsys):
+    import logging
+
+    before = logging.getLogger("progpo_trl").level
+    main(["doctor"])
+    assert logging.getLogger("progpo_trl").level == before
