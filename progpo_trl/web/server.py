@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
             response = _problem(error.status, error.problem)
         except (ConnectionError, TimeoutError):
             raise
-        except Exception:
+        except Exception:  # whatever a page does wrong, the server and its other pages go on; the log has the fault
             logger.exception("%s %s failed", method, self.path)
             response = _problem(500, "This page has a fault. The terminal that runs the server says more.")
         self._send(response)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import os
 import pickle
 import re
 import time
@@ -20,7 +21,11 @@ from progpo_trl.environments.webshop.products import document, parse_product
 from progpo_trl.environments.webshop.stemmer import stem
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "webshop"
-recorded = pytest.mark.skipif(not DATA.is_dir(), reason="no recordings of the original beside the repository")
+# Under CI=true these run, and fail, without the recordings: there, a missing folder must not look like success.
+recorded = pytest.mark.skipif(
+    not DATA.is_dir() and os.environ.get("CI", "").lower() != "true",
+    reason="no recordings of the original beside the repository",
+)
 
 
 def load(name):
