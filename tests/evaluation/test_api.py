@@ -71,8 +71,6 @@ def test_a_run_and_what_it_is_counted_as(tmp_path):
         (("status", 500), "server_error"),
         (("status", 529), "server_error"),
         (("status", 408), "timeout"),
-        (("slow", 5), "timeout"),
-        (("drip", 5), "timeout"),
         ("drop", "connection"),
         ("half", "connection"),
         (("raw", json.dumps(whole("x"))[:50]), "bad_json"),
@@ -88,13 +86,25 @@ def test_a_run_and_what_it_is_counted_as(tmp_path):
 )
 def test_faults_are_tried_again_and_counted(fault, kind):
     with StubApi(door, [None, fault, fault]) as stub:
-        began = time.monotonic()
-        content = play(stub, timeout=0.15 if fault[0] in ("slow", "drip") else 10)
-        assert time.monotonic() - began < 4
+        content = play(stub)
     assert [g["success"] for g in content["games"]] == [True] * 3
     assert [n.get("failures") for n in notes(content)] == [None, {kind: 2}, None]
     assert content["totals"]["failures"] == {kind: 2}
     assert len(stub.requests) == 5
+
+
+@pytest.mark.parametrize("fault", ["slow", "drip"])
+def test_an_answer_that_does_not_end_is_given_up(fault):
+    """On a busy machine a good answer may be late too; it is counted and asked for again like the others."""
+    with StubApi(door, [None, (fault, 120), (fault, 120)]) as stub:
+        began = time.monotonic()
+        content = play(stub, timeout=0.5)
+        assert time.monotonic() - began < 100, "nobody waits for the end of such an answer"
+    assert [g["success"] for g in content["games"]] == [True] * 3
+    failures = content["totals"]["failures"]
+    assert set(failures) == {"timeout"}
+    assert failures["timeout"] >= 2
+    assert len(stub.requests) == 3 + failures["timeout"]
 
 
 def test_retry_after_is_waited_for():
@@ -253,7 +263,7 @@ def test_temperature_and_other_fields_can_be_taken_out():
 
 
 def test_calls_are_made_beside_each_other_but_not_too_many():
-    barrier = threading.Barrier(3, timeout=5)
+    barrier = threading.Barrier(3, timeout=60)
 
     def wait(messages, body):
         barrier.wait()
@@ -334,16 +344,21 @@ def test_the_rate_of_requests_and_tokens():
     assert Bucket(None).take(1e9) == 0.0
 
 
-def test_requests_wait_for_the_rate():
+@pytest.mark.parametrize(
+    ("games", "rates", "seconds"),
+    [
+        # Six go out at once, then one a second.
+        (7, {"requests_per_minute": 60}, 1.0),
+        # 3,000 tokens at once, then 500 a second; an answer of 110 settles what was set apart for it.
+        (30, {"tokens_per_minute": 30_000}, (29 * 110 + 512 - 3_000) / 500),
+    ],
+)
+def test_requests_wait_for_the_rate(games, rates, seconds):
+    """Only the shortest time is asserted: a busy machine may always take longer."""
     with StubApi(door) as stub:
         began = time.monotonic()
-        play(stub, 4, requests_per_minute=600, concurrency=4)
-        fast = time.monotonic() - began
-        began = time.monotonic()
-        play(stub, 4, requests_per_minute=300, concurrency=4, tokens_per_minute=600 * 25)
-        slow = time.monotonic() - began
-    assert fast < slow
-    assert slow > 3 * 0.2 - 0.1
+        play(stub, games, **rates)
+        assert time.monotonic() - began > seconds
 
 
 def test_a_budget_is_reserved_while_calls_are_under_way():

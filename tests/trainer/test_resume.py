@@ -290,7 +290,7 @@ def test_under_torchrun_everybody_may_get_the_signal_twice(start, base, tmp_path
     """As from Slurm or a terminal: to the launcher and to all it started, and once more from the launcher."""
     log = tmp_path / "log"
     (agent,) = start(resume_run.launch, base, str(tmp_path), log=log, max_generations=200, save_total_limit=2)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 240
     while not (tmp_path / "checkpoint-4").exists() and agent.is_alive() and time.monotonic() < until:
         time.sleep(0.01)
     workers = [int((tmp_path / f"pid-{rank}").read_text()) for rank in range(2)]
@@ -333,7 +333,7 @@ def test_killed_at_random_times_the_run_goes_on(start, base, straight, tmp_path)
     for i in range(6):
         (process,) = start(resume_run.train, base, str(tmp_path), log=log, resume=resumable(tmp_path), **SHORT)
         if i % 2:  # while a checkpoint is being written
-            until = time.monotonic() + 60
+            until = time.monotonic() + 240
             while not (tmp_path / ".saving").exists() and process.is_alive() and time.monotonic() < until:
                 time.sleep(0.001)
         else:

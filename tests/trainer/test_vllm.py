@@ -149,11 +149,16 @@ def test_request_seeds_fit_vllm():
 
 
 def test_no_more_requests_at_once_than_set(install, tmp_path):
-    gate = threading.Event()
-    with StandIn(hold=lambda prompt: gate) as server:
-        trainer = make(install, tmp_path, server, "streaming", max_concurrent_requests=2)
-        threading.Timer(0.3, gate.set).start()
-        play(trainer, ["0"] * 6)
+    gate, asked = threading.Event(), []
+
+    def hold(prompt):
+        asked.append(prompt)
+        if len(asked) == 2:  # time for a third that should not come
+            threading.Timer(0.3, gate.set).start()
+        return gate
+
+    with StandIn(hold=hold) as server:
+        play(make(install, tmp_path, server, "streaming", max_concurrent_requests=2), ["0"] * 6)
     changes = [{"asked": 1, "answered": -1}.get(event["kind"], 0) for event in server.events]
     assert changes.count(1) == 6
     assert np.cumsum(changes).max() == 2
@@ -168,7 +173,7 @@ def test_a_slow_turn_holds_nobody_else(install, tmp_path, schedule):
         return "door 1." in tokenizer.decode(prompt) and "Step" not in tokenizer.decode(prompt)
 
     server = StandIn(
-        hold=lambda prompt: gate if slow(prompt) else None, hold_seconds=10 if schedule == "streaming" else 0.3
+        hold=lambda prompt: gate if slow(prompt) else None, hold_seconds=60 if schedule == "streaming" else 0.3
     )
     log = server.log
 

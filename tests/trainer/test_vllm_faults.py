@@ -151,7 +151,7 @@ def test_an_interrupt_is_prompt(install, tmp_path, handled):
             handling = trainer.save_on_signals() if handled else contextlib.nullcontext()
             with handling, pytest.raises(TrainingInterrupted if handled else KeyboardInterrupt):
                 play(trainer)
-            assert time.perf_counter() - started < 5  # the gate would hold for 10 s
+            assert time.perf_counter() - started < 40  # the gate would hold for 60 s
             gate.set()
             time.sleep(0.1)
             assert len(server.of_kind("asked")) == 1, "what was queued is not sent any more"

@@ -44,7 +44,7 @@ class StandIn:
         policy=None,
         max_model_len: int = 4096,
         update_seconds: float = 0.0,
-        hold_seconds: float = 10.0,
+        hold_seconds: float = 60.0,
     ):
         self.seeded, self.misbehave, self.hold, self.policy = seeded, misbehave, hold, policy
         self.max_model_len, self.update_seconds, self.hold_seconds = max_model_len, update_seconds, hold_seconds
