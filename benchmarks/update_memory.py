@@ -78,7 +78,8 @@ def measure(shape: Shape) -> float:
     """Bytes at the peak of one training_step, less those before it. For a fresh process."""
     import numpy as np
     import torch
-    from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+    from gpu_models import make_model
+    from transformers import AutoTokenizer
 
     from progpo_trl import Environment, Episode, MultiTurnGRPOConfig, MultiTurnGRPOTrainer, StopReason
     from progpo_trl.episodes import Step
@@ -116,21 +117,9 @@ def measure(shape: Shape) -> float:
 
     dims = shape.dims
     tokenizer = AutoTokenizer.from_pretrained(checkpoint_path())
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=dims.hidden,
-        intermediate_size=dims.intermediate,
-        num_hidden_layers=dims.layers,
-        num_attention_heads=dims.heads,
-        num_key_value_heads=dims.kv_heads,
-        max_position_embeddings=32768,
-        tie_word_embeddings=dims.tied,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
     with tempfile.TemporaryDirectory() as output:
         trainer = Frozen(
-            Qwen2ForCausalLM(config),
+            make_model(dims, tokenizer, torch.device("cpu")),
             MultiTurnGRPOConfig(
                 output_dir=output,
                 groups_per_generation=1,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import ModuleType
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,15 +40,9 @@ def _stdout_is_closed() -> bool:
 
 
 def _run(argv: list[str]) -> int:
-    # `train` owns all of its arguments: dotted names and --help included.
-    if argv[:1] == ["train"]:
-        return _train(argv[1:])
-    if argv[:1] == ["evaluate"]:
-        return _evaluate(argv[1:])
-    if argv[:1] == ["run"]:
-        from progpo_trl.run_agent import main as run_agent
-
-        return run_agent(argv[1:])
+    for name, (run, _) in _OWN_ARGUMENTS.items():
+        if argv[:1] == [name]:
+            return run(argv[1:])
     arguments = _parser(argv[:1]).parse_args(argv)
     return arguments.run(arguments)
 
@@ -59,33 +55,12 @@ def _parser(chosen: list[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"progpo_trl {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    commands.add_parser(
-        "train",
-        help="train an agent: progpo train --config RECIPE [--name value ...]",
-        add_help=False,
-    )
-    commands.add_parser(
-        "evaluate",
-        help="say how good an agent is: progpo evaluate RUN_DIR, or --model PATH_OR_ID --environment NAME",
-        add_help=False,
-    )
-    commands.add_parser(
-        "run", help="let a published agent play in the terminal: progpo run REPO_OR_DIR", add_help=False
-    )
-    comparing = commands.add_parser("compare", help="compare evaluations game by game, or methods run by run")
-    if chosen == ["compare"]:
-        from progpo_trl import compare as compare_command
-
-        compare_command.add_arguments(comparing)
-        comparing.set_defaults(run=compare_command.run)
-    verify = commands.add_parser(
-        "verify", help="check environments, data and estimators against recordings of the reference software"
-    )
-    if chosen == ["verify"]:
-        from progpo_trl import verify as verify_command
-
-        verify_command.add_arguments(verify)
-        verify.set_defaults(run=verify_command.run)
+    for name, (_, text) in _OWN_ARGUMENTS.items():
+        commands.add_parser(name, help=text, add_help=False)
+    for name, (module, text) in _COMMANDS.items():
+        command = commands.add_parser(name, help=text)
+        if chosen == [name]:
+            _fill(command, importlib.import_module(module))
     webshop = commands.add_parser("webshop", help="prepare WebShop data: build the index of a large catalogue")
     if chosen == ["webshop"]:
         from progpo_trl.environments.webshop import store
@@ -93,47 +68,15 @@ def _parser(chosen: list[str]) -> argparse.ArgumentParser:
         steps = webshop.add_subparsers(dest="what", required=True, metavar="WHAT")
         about = "build the memory-mapped store of a large catalogue"
         index = steps.add_parser("index", help=about, description=f"{about.capitalize()}; `store:` of the task sets.")
-        store.add_arguments(index)
-        index.set_defaults(run=store.run)
-    play = commands.add_parser("play", help="play an environment's episodes by hand, in the terminal or on a page")
-    if chosen == ["play"]:
-        from progpo_trl.play import command as play_command
-
-        play_command.add_arguments(play)
-        play.set_defaults(run=play_command.run)
-    explain = commands.add_parser("explain", help="say why each step of a group of episodes got its advantage")
-    if chosen == ["explain"]:
-        from progpo_trl import explain_command
-
-        explain_command.add_arguments(explain)
-        explain.set_defaults(run=explain_command.run)
-    publish = commands.add_parser("publish", help="upload a trained agent with its card, evaluations and recipe")
-    if chosen == ["publish"]:
-        from progpo_trl.publishing import command as publish_command
-
-        publish_command.add_arguments(publish)
-        publish.set_defaults(run=publish_command.run)
-    doctor = commands.add_parser("doctor", help="say what keeps a training from running here, and what to do")
-    if chosen == ["doctor"]:
-        from progpo_trl.doctor import command as doctor_command
-
-        doctor_command.add_arguments(doctor)
-        doctor.set_defaults(run=doctor_command.run)
-    view = commands.add_parser("view", help="show a run: curves, rollouts side by side, every step; or export a page")
-    if chosen == ["view"]:
-        from progpo_trl.viewer import command as view_command
-
-        view_command.add_arguments(view)
-        view.set_defaults(run=view_command.run)
-    plots = commands.add_parser("plots", help="draw learning curves of runs with intervals over seeds, and more")
-    if chosen == ["plots"]:
-        from progpo_trl.reporting import plots_command
-
-        plots_command.add_arguments(plots)
-        plots.set_defaults(run=plots_command.run)
+        _fill(index, store)
     listing = commands.add_parser("recipes", help="list the recipes that ship with the package")
     listing.set_defaults(run=_recipes)
     return parser
+
+
+def _fill(parser: argparse.ArgumentParser, module: ModuleType) -> None:
+    module.add_arguments(parser)
+    parser.set_defaults(run=module.run)
 
 
 def _train(argv: list[str]) -> int:
@@ -159,6 +102,12 @@ def _evaluate(argv: list[str]) -> int:
         return 2
 
 
+def _run_agent(argv: list[str]) -> int:
+    from progpo_trl.run_agent import main as run_agent
+
+    return run_agent(argv)
+
+
 def _recipes(arguments: argparse.Namespace) -> int:
     from progpo_trl.settings import RECIPES, recipes, summary
 
@@ -167,6 +116,35 @@ def _recipes(arguments: argparse.Namespace) -> int:
     for name in names:
         print(f"  {name:<{max(map(len, names))}}  {summary(name)}".rstrip())
     return 0
+
+
+# These own all of their arguments, dotted names and --help included: what runs them, and a line of help.
+_OWN_ARGUMENTS: dict[str, tuple[Callable[[list[str]], int], str]] = {
+    "train": (_train, "train an agent: progpo train --config RECIPE [--name value ...]"),
+    "evaluate": (
+        _evaluate,
+        "say how good an agent is: progpo evaluate RUN_DIR, or --model PATH_OR_ID --environment NAME",
+    ),
+    "run": (_run_agent, "let a published agent play in the terminal: progpo run REPO_OR_DIR"),
+}
+
+# The module with their `add_arguments(parser)` and `run(arguments)`, imported for the chosen one only; a line of help.
+_COMMANDS = {
+    "compare": ("progpo_trl.compare", "compare evaluations game by game, or methods run by run"),
+    "verify": (
+        "progpo_trl.verify",
+        "check environments, data and estimators against recordings of the reference software",
+    ),
+    "play": ("progpo_trl.play.command", "play an environment's episodes by hand, in the terminal or on a page"),
+    "explain": ("progpo_trl.explain_command", "say why each step of a group of episodes got its advantage"),
+    "publish": ("progpo_trl.publishing.command", "upload a trained agent with its card, evaluations and recipe"),
+    "doctor": ("progpo_trl.doctor.command", "say what keeps a training from running here, and what to do"),
+    "view": ("progpo_trl.viewer.command", "show a run: curves, rollouts side by side, every step; or export a page"),
+    "plots": (
+        "progpo_trl.reporting.plots_command",
+        "draw learning curves of runs with intervals over seeds, and more",
+    ),
+}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `progpo plots` to its parser."""
     parser.description = (
         "Draw learning curves, success by task type, all-fail groups and advantages of runs as PNG files. Runs that "
-        "differ in nothing but their seed become one line with a 95 %% interval; others are lines side by side."
+        "differ in nothing but their seed become one line with a 95 % interval; others are lines side by side."
     )
     parser.add_argument(
         "runs", nargs="+", metavar="RUN_DIR", type=Path, help="output_dir of a run, or an episodes.jsonl"
