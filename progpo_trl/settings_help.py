@@ -56,7 +56,9 @@ def _fields(title: str, cls: type, fields: Any) -> None:
             default = field.default_factory()
         choices = field.metadata.get("choices")
         kind = "one of " + ", ".join(map(str, choices)) if choices else describe(hints[field.name])
-        _entry(f"--{field.name}", kind, default, field.metadata.get("help", ""))
+        # transformers doubles its percent signs, for argparse
+        text = field.metadata.get("help", "").replace("%%", "%")
+        _entry(f"--{field.name}", kind, default, text)
 
 
 def _sections() -> None:

@@ -97,3 +97,13 @@ def test_webshop_index_builds_a_store(tmp_path, capsys):
     assert f"{out}: 30 products" in capsys.readouterr().out
     assert main(["webshop", "index", "--data", str(tmp_path), "--out", str(tmp_path / "other")]) == 2
     assert capsys.readouterr().err.startswith("progpo webshop index: ")
+
+
+@pytest.mark.parametrize("first", [["compare"], ["explain"], ["plots"], ["publish"], ["view"], ["webshop", "index"]])
+def test_help_is_written_for_people(first, capsys):
+    with pytest.raises(SystemExit) as done:
+        main([*first, "--help"])
+    assert done.value.code == 0
+    text = capsys.readouterr().out
+    assert f"usage: progpo {' '.join(first)}" in text
+    assert "%%" not in text

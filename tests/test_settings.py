@@ -312,7 +312,9 @@ def test_help_names_every_setting_and_option(capsys):
     with pytest.raises(SystemExit) as caught:
         parse(["--config", "nowhere", "--help"])
     assert caught.value.code == 0
-    words = capsys.readouterr().out.split()
+    text = capsys.readouterr().out
+    assert "%%" not in text
+    words = text.split()
     for cls in (ScriptArguments, MultiTurnGRPOConfig, ModelArguments):
         for field in dataclasses.fields(cls):
             assert words.count(f"--{field.name}") == int(field.init), field.name
