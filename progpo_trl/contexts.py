@@ -1,7 +1,8 @@
 """History -> prompt ids: the templates, the window and full contexts, and chat-template deltas.
 
 A prompt is built from text, but what the policy sampled stays what it sampled: full context appends the sampled ids
-and the tokens the chat template puts between two turns; nothing sampled is ever re-tokenised.
+and the tokens the chat template puts between two turns; nothing sampled is ever re-tokenised. Special tokens that are
+spelled out in an observation or an action are text there (see `PlainText`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from progpo_trl.chat_delta import ChatDelta
 from progpo_trl.episodes import Step
 from progpo_trl.memo import Memo
+from progpo_trl.plain_text import PlainText
 
 PROMPTS = Path(__file__).parent / "prompts"
 ELLIPSIS = " ..."  # ends an observation that was cut
@@ -131,6 +133,10 @@ class _Context:
     ):
         self.tokenizer, self.template, self.limit = tokenizer, template, limit
         self.system_prompt, self.template_kwargs = system_prompt, template_kwargs or {}
+        self._plain = PlainText(tokenizer)
+
+    def _user_text(self, view: TurnView, history: int = 0) -> str:
+        return self._plain(self.template.render(self.mode, view, history))
 
     def _chat_text(self, user_text: str) -> str:
         messages = [{"role": "user", "content": user_text}]
@@ -216,7 +222,7 @@ class WindowContext(_Context):
         return out
 
     def _written(self, views: Sequence[TurnView], history: int) -> list[np.ndarray]:
-        return self._tokenise([self._chat_text(self.template.render("window", view, history)) for view in views])
+        return self._tokenise([self._chat_text(self._user_text(view, history)) for view in views])
 
 
 class FullContext(_Context):
@@ -245,7 +251,7 @@ class FullContext(_Context):
         return out
 
     def _extended(self, view: TurnView) -> np.ndarray:
-        text = self.template.render("full", view)
+        text = self._user_text(view)
         if not view.steps:
             return self._first(text)
         last = view.steps[-1]

@@ -13,6 +13,7 @@ import numpy as np
 
 from progpo_trl.evaluation.chat import Call, ChatModel, Completion, ContextTooLong, Message, Stopped, clean_text
 from progpo_trl.evaluation.errors import EvaluationError
+from progpo_trl.plain_text import PlainText
 
 if TYPE_CHECKING:
     from progpo_trl.evaluation.policy_agent import PolicyAgent
@@ -39,6 +40,7 @@ class LocalChatModel(ChatModel):
 
     def __init__(self, policy: PolicyAgent):
         self._policy, self.concurrency = policy, policy.batch_size
+        self._plain = PlainText(policy.tokenizer)
         self._requests: queue.Queue[_Request | None] = queue.Queue()
         self._worker: threading.Thread | None = None
         config = policy.model.config.get_text_config()
@@ -83,7 +85,7 @@ class LocalChatModel(ChatModel):
         tokenizer = self._policy.tokenizer
         try:
             text = tokenizer.apply_chat_template(
-                [dict(m) for m in messages],
+                [{**m, "content": self._plain(m["content"])} for m in messages],
                 tokenize=False,
                 add_generation_prompt=True,
                 **dict(self._policy.settings.chat_template_kwargs or {}),
