@@ -166,7 +166,8 @@ class MultiTurnGRPOTrainer(Resumable, Publishing, ExactLossTrainer):
     ) -> None:
         """Play `episodes` of this process to their end, in place; all processes call it together.
 
-        play_with_trl(self, episodes, sampling, (seed, step, attempt), **options)
+        seed, step: with each episode's task and index, what its sampling is seeded by. Episodes that the environment
+        broke off are played again, `environment_retries` times at most. progress: "train" or "eval" shows a bar.
         """
         clock = self.rollout_log.clock
         with self.rollout_log.progress(len(episodes), progress) as on_done, weights_in_vllm(self):
