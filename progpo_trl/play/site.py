@@ -13,6 +13,7 @@ from typing import Any
 
 from progpo_trl.environments.base import OpenCommand, TaskSet
 from progpo_trl.environments.webshop.environment import WebshopEnvironment
+from progpo_trl.play.errors import DATA_ERRORS
 from progpo_trl.play.hints import hint
 from progpo_trl.play.player import Player
 from progpo_trl.play.record import EpisodeFile, Keeper
@@ -84,27 +85,35 @@ class PlaySite(Site):
     def respond(self, request: Request) -> Response:
         """Answer one request."""
         with self._lock:
-            if request.path == "/" and request.method == "GET":
-                return Response(self._start_page())
-            if request.path == "/start" and request.method == "POST":
-                return self._start(request.form)
-            found = _PATH.fullmatch(request.path)
-            if found is None:
-                raise RequestError(404, "There is no such page.")
-            name, what = found.groups()
-            if name not in self._open:
-                raise RequestError(404, "There is no such episode (any more). The first page starts another one.")
-            self._open.move_to_end(name)
-            if (request.method == "GET") != (what is None):
-                raise RequestError(405, "This address is for a form." if what else "This address is for reading.")
-            if what is None:
-                return Response(self._play_page(name, notice="", with_hint="hint" in request.query))
-            return self._act(name, what, request.form)
+            try:
+                return self._respond(request)
+            except DATA_ERRORS as error:
+                raise RequestError(500, f"The environment's files are damaged: {error}") from None
+
+    def _respond(self, request: Request) -> Response:
+        if request.path == "/" and request.method == "GET":
+            return Response(self._start_page())
+        if request.path == "/start" and request.method == "POST":
+            return self._start(request.form)
+        found = _PATH.fullmatch(request.path)
+        if found is None:
+            raise RequestError(404, "There is no such page.")
+        name, what = found.groups()
+        if name not in self._open:
+            raise RequestError(404, "There is no such episode (any more). The first page starts another one.")
+        self._open.move_to_end(name)
+        if (request.method == "GET") != (what is None):
+            raise RequestError(405, "This address is for a form." if what else "This address is for reading.")
+        if what is None:
+            return Response(self._play_page(name, notice="", with_hint="hint" in request.query))
+        return self._act(name, what, request.form)
 
     def _start(self, form: dict[str, str]) -> Response:
         split, task_id = form.get("split", self.split), form.get("task", "").strip()
         try:
             return _see(self.begin(task_id or None, split))
+        except DATA_ERRORS:
+            raise
         except (KeyError, ValueError) as error:
             problem = str(error.args[0]) if error.args else "There is no such task."
             return Response(self._start_page(problem, split, task_id), 404)
@@ -124,6 +133,8 @@ class PlaySite(Site):
         else:
             try:
                 one.player.play(_action(form, one.player.turn.admissible or ()))
+            except DATA_ERRORS:
+                raise
             except ValueError as error:
                 return Response(self._play_page(name, f"Nothing was played: {error}."), 400)
             if one.player.done:

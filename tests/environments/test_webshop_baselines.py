@@ -99,3 +99,8 @@ def test_the_command(tmp_path, capsys):
     assert lines[-1].split()[2] == "1.000"
     assert main(["--data", str(tmp_path / "nowhere")]) == 2
     assert "no such folder" in capsys.readouterr().err
+    for words in (["--generated", "--human-goals"], ["--generated", "--data", str(tmp_path)]):
+        with pytest.raises(SystemExit) as refused:
+            main(words)
+        assert refused.value.code == 2
+        assert "--generated" in capsys.readouterr().err.splitlines()[-1]

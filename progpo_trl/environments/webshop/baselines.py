@@ -128,12 +128,17 @@ def _first_result(session: Session) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Print score and success of the baselines; the exit status is 0, or 2 when the data cannot be used."""
     parser = argparse.ArgumentParser(description="Score and success of the baseline agents on all goals of a shop.")
-    parser.add_argument("--data", metavar="DIR", help="the official files (default: $WEBSHOP_DATA)")
-    parser.add_argument("--generated", action="store_true", help="play in the generated shop instead")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--data", metavar="DIR", help="the official files (default: $WEBSHOP_DATA)")
+    what.add_argument("--generated", action="store_true", help="play in the generated shop instead")
     parser.add_argument("--human-goals", action="store_true", help="goals that people wrote")
     parser.add_argument("--mode", choices=MODES, default="compat", help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of the random agent (default: %(default)s)")
     args = parser.parse_args(argv)
+    if args.generated and args.human_goals:
+        parser.error(
+            "--human-goals are of the official files, and the generated shop has none; leave one of the two out"
+        )
     try:
         if args.generated:
             tasks: ShopTasks = GeneratedWebshopTasks(mode=args.mode)

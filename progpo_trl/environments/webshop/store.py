@@ -211,10 +211,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--data", metavar="DIR", help="folder of the official files (default: $WEBSHOP_DATA)")
     what.add_argument("--generated", type=int, metavar="N", help="a generated shop of N products instead")
-    parser.add_argument("--out", metavar="STORE", required=True, help="the folder to build; must not exist yet")
+    out = "the folder to build; where it is this very store already, it is kept"
+    parser.add_argument("--out", metavar="STORE", required=True, help=out)
     # Without defaults here, so that an option that does not apply is seen and refused.
     parser.add_argument("--size", choices=SIZES, help="which set of the official files (default: what is there)")
-    damaged = "what to do at a damaged record of the official files (default: raise)"
+    damaged = "at a damaged record of the official files: stop, or leave it out (default: raise)"
     parser.add_argument("--on-error", choices=("raise", "skip"), help=damaged)
     parser.add_argument("--level", choices=tuple(LEVELS), help="of the generated shop (default: full)")
     parser.add_argument("--seed", type=int, default=0, help="of prices, goals and the generated shop (default: 0)")
