@@ -8,10 +8,12 @@ import sys
 from dataclasses import replace
 
 import pytest
+from webshop_shop import choices, item, write_shop
 
 from progpo_trl.environments.webshop import store_build
 from progpo_trl.environments.webshop.errors import ShopFileError
-from progpo_trl.environments.webshop.store import StoreSource, build_store, generated_source, open_store
+from progpo_trl.environments.webshop.files import find_files
+from progpo_trl.environments.webshop.store import StoreSource, build_store, files_source, generated_source, open_store
 
 N = 130
 
@@ -163,6 +165,41 @@ def test_a_killed_build_goes_on(built, tmp_path):
         assert file.read_bytes() == (built / file.name).read_bytes(), file.name
 
 
+def test_ctrl_c_is_one_line_and_the_same_command_goes_on(tmp_path):
+    words = [
+        sys.executable,
+        "-m",
+        "progpo_trl",
+        "webshop",
+        "index",
+        "--generated",
+        "9000",
+        "--out",
+        str(tmp_path / "a"),
+    ]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    seen = b""
+    while b"product/s" not in seen:
+        seen += os.read(process.stderr.fileno(), 4096)
+    process.send_signal(signal.SIGINT)
+    out, rest = process.communicate()
+    assert (process.returncode, out) == (130, b"")
+    said = (seen + rest).decode()
+    assert said.endswith("\nprogpo webshop index: stopped; the same command goes on from here\n")
+    assert "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["a.building"]
+
+
+def test_too_many_combinations_of_options_are_named_with_the_file(tmp_path):
+    record = item("A", "B", customization_options={str(n): choices(*map(str, range(50))) for n in range(4)})
+    wish = {"attributes": [], "instruction": "Find me", "instruction_attributes": ["x"]}
+    write_shop(tmp_path / "data", items=[record], attributes={"A": wish}, nouns={"A": []})
+    message = "items_shuffle_1000.json: product A has 6250000 combinations of options"
+    with pytest.raises(ShopFileError, match=message):
+        build_store(files_source(find_files(tmp_path / "data")), tmp_path / "shop")
+
+
 def test_nothing_of_others_is_deleted(tmp_path):
     work = tmp_path / "shop.building"
     work.mkdir()
@@ -175,3 +212,5 @@ def test_nothing_of_others_is_deleted(tmp_path):
     (tmp_path / "file.building").write_text("x")
     with pytest.raises(ShopFileError, match="is in the way"):
         build_store(generated_source(N), tmp_path / "file")
+    with pytest.raises(ShopFileError, match=r"^/: has no manifest.json"):
+        build_store(generated_source(N), "/")

@@ -127,7 +127,10 @@ def _first_result(session: Session) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Print score and success of the baselines; the exit status is 0, or 2 when the data cannot be used."""
-    parser = argparse.ArgumentParser(description="Score and success of the baseline agents on all goals of a shop.")
+    parser = argparse.ArgumentParser(
+        prog="python -m progpo_trl.environments.webshop.baselines",
+        description="Score and success of the baseline agents on all goals of a shop.",
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--data", metavar="DIR", help="the official files (default: $WEBSHOP_DATA)")
     what.add_argument("--generated", action="store_true", help="play in the generated shop instead")
@@ -137,7 +140,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.generated and args.human_goals:
         parser.error(
-            "--human-goals are of the official files, and the generated shop has none; leave one of the two out"
+            "--human-goals are of the official files and not of the shop of --generated; leave one of the two out"
         )
     try:
         if args.generated:

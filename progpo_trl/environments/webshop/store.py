@@ -223,7 +223,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build the store, or finish it, or find it whole; the exit status is 0, or 2 when that cannot be done."""
+    """Build the store, or finish it, or find it whole.
+
+    The exit status is 0, 2 when that cannot be done, 130 when Ctrl-C stopped it.
+    """
     from progpo_trl.environments.webshop.tasks import find_data
 
     try:
@@ -244,6 +247,9 @@ def run(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         print(f"progpo webshop index: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("\nprogpo webshop index: stopped; the same command goes on from here", file=sys.stderr)
+        return 130
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     left_out = "".join(f", {count} left out ({reason})" for reason, count in manifest["skipped"].items())
     print(f"{out}: {len(catalogue)} products{left_out}, {len(catalogue.goals)} goals, {size / 1e6:.0f} MB")

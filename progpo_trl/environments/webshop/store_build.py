@@ -56,9 +56,9 @@ def build(source: StoreSource, path: Path, *, seed: int, progress: bool, chunk: 
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, not {chunk}")
     path = path.absolute()
-    work = path.with_name(path.name + ".building")
     if path.exists():
         return _keep(path, source, seed)
+    work = path.with_name(path.name + ".building")
     with _locked(work, path):
         if path.exists():  # another process finished it in this moment
             return _keep(path, source, seed)
@@ -69,7 +69,12 @@ def build(source: StoreSource, path: Path, *, seed: int, progress: bool, chunk: 
         shutil.rmtree(ready, ignore_errors=True)
         ready.mkdir()
         _merge(chunks, ready, progress)
-        _draw(ready, seed, progress)
+        try:
+            _draw(ready, seed, progress)
+        except ShopFileError:
+            raise
+        except ValueError as error:  # a product with too many combinations of options
+            raise ShopFileError(str(source.files[0] if source.files else path), str(error)) from None
         files = sorted(ready.glob("*.npy"))
         write_manifest(
             ready,
