@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -177,6 +178,16 @@ def test_damaged_files_end_it_with_one_line(play, tmp_path):
     assert status == 2
     assert re.fullmatch(rf"progpo play: error: {path}, record \d+: is damaged: .*\n", err)
     assert out.endswith(f"Saved to {saved}.\nLeft after 1 step; the episode was not over.\n")
+
+
+def test_spaces_of_any_kind_are_shown_as_spaces(play, tmp_path):
+    every = "".join(c for c in map(chr, range(0x10000)) if unicodedata.category(c) == "Zs")
+    record = item("A1", f"Oak{every}\tChair\u200b", product_category="Chairs")
+    wish = {"attributes": [], "instruction": "Find me", "instruction_attributes": ["x"]}
+    write_shop(tmp_path, items=[record], attributes={"A1": wish}, nouns={"A1": []}, human={})
+    status, out, _ = play(["webshop", "--data", str(tmp_path), "--split", "train"], "search[chair]")
+    assert status == 0
+    assert f"\nOak{' ' * len(every)} Chair\ufffd\n" in out
 
 
 def test_ids_of_lists_do_not_act_on_the_terminal(play, tmp_path):

@@ -29,6 +29,10 @@ u       take the last step back        r   the same task again
 n       another task                   q   leave"""
 
 
+# Spaces of other kinds, which real product texts are full of; without this they would count as unprintable.
+_SPACES = dict.fromkeys([0x09, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000], " ")
+
+
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Left to the `progpo` command, as everywhere else; rich would end the program itself."""
@@ -63,7 +67,7 @@ class Screen:
 
 
 def _clean(text: str) -> str:
-    return "\n".join(map(printable, text.split("\n")))
+    return "\n".join(map(printable, text.translate(_SPACES).split("\n")))
 
 
 class LeaveError(Exception):
