@@ -14,10 +14,12 @@ from html import unescape
 from html.parser import HTMLParser
 from urllib.parse import urlencode
 
+import numpy as np
 import pytest
 from play_sites import EVIL, hostile_tasks, play_site, serving
 
 from progpo_trl.environments import load_environment
+from progpo_trl.environments.webshop.store import build_store, generated_source
 from progpo_trl.play.record import EpisodeFile
 from progpo_trl.play.site import MOST_EPISODES
 from progpo_trl.web.pages import content_security_policy, style
@@ -82,7 +84,7 @@ def test_an_episode(server):
     page = ask(server, "GET", path)[2]
     assert "put a keychain in sidetable." in page
     assert "0 of at most 12 steps taken" in status_line(page)
-    assert '<button name="action" value="go to safe 1">' in page
+    assert re.search(r'<button name="command" value="\d+">go to safe 1</button>', page)
     assert "What would the expert do?" in page
     for n in range(1, 13):
         hinted = ask(server, "GET", f"{path}?hint=1")[2]
@@ -299,6 +301,29 @@ def test_a_fault_of_a_site_is_said_and_it_goes_on(caplog):
         assert ask(server, "GET", "/?a=1")[2] == "fine, 1.0"
     assert "GET /fault failed" in caplog.text
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_damaged_files_are_said_and_it_goes_on(tmp_path, caplog):
+    store = build_store(generated_source(60), tmp_path / "store")
+    path = store / "products.npy"
+    tasks = load_environment("webshop_generated", products=60, store=str(store))
+    goal = tasks.catalogue.goals[tasks.ids.goal(tasks.task_ids("dev")[0])]
+    with serving(play_site(tasks)) as server:
+        one = begin(server, task=tasks.task_ids("dev")[0])
+        content, ends = bytearray(path.read_bytes()), np.load(store / "product_ends.npy")
+        positions = tasks.catalogue.goals.positions
+        damaged = set(range(60)) - set(positions[tasks.splits["dev"]].tolist())
+        for position in damaged:
+            content[128 + int(ends[position]) - 9] ^= 1  # 128 bytes are the file's header
+        other = next(task for task in tasks.task_ids("train") if positions[tasks.ids.goal(task)] in damaged)
+        path.write_bytes(content)
+        tasks.catalogue.products._kept.cache_clear()
+        for where, fields in ((f"{one}/step", {"at": "0", "query": goal.instruction}), ("/start", {"task": other})):
+            status, _, page = ask(server, "POST", where, **fields)
+            assert status == 500
+            assert re.search(r"files are damaged: .*products.npy, record \d+: is damaged", page)
+        assert ask(server, "GET", "/")[0] == 200
+    assert caplog.text == ""
 
 
 def test_fields_of_forms_that_are_wrong(server):

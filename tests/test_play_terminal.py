@@ -11,14 +11,17 @@ import signal
 import subprocess
 import sys
 import time
+import unicodedata
 from pathlib import Path
 
+import numpy as np
 import pytest
 from play_sites import EVIL, hostile_tasks
-from webshop_shop import write_shop
+from webshop_shop import item, write_shop
 
 from progpo_trl.cli import main
 from progpo_trl.environments import Environment, EnvironmentTasks, Observation, StepResult, load_environment
+from progpo_trl.environments.webshop.store import build_store, generated_source
 from progpo_trl.play.command import add_arguments
 from progpo_trl.play.hints import hint
 from progpo_trl.play.player import Player
@@ -151,6 +154,50 @@ def test_hostile_text_does_not_act_on_the_terminal(monkeypatch, capsys):
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]", out)
 
 
+def test_a_line_without_an_action_plays_nothing(play):
+    status, out, err = play(ROOMS, "</action>", " <action> </action>", "look")
+    assert (status, err) == (0, "")
+    assert out.count("Nothing was played: no action is in this.") == 1
+    assert "after step 2 of 12" in out  # an action that is only an opening tag is one, as for a policy
+    assert out.endswith("Left after 2 steps; the episode was not over.\n")
+
+
+def test_damaged_files_end_it_with_one_line(play, tmp_path):
+    store = build_store(generated_source(60), tmp_path / "store")
+    words = ["webshop_generated", "--option", "products=60", "--option", f"store={store}", "--seed", "1"]
+    path, saved = store / "products.npy", tmp_path / "played.jsonl"
+    task = load_environment("webshop_generated", products=60)
+    goal = task.catalogue.goals[task.ids.goal(task.task_ids("dev")[0])]
+    words += ["--task", task.task_ids("dev")[0], "--save", str(saved)]
+    ends = np.load(store / "product_ends.npy")
+    content = bytearray(path.read_bytes())
+    for position in set(range(60)) - {goal.position}:
+        content[128 + int(ends[position]) - 9] ^= 1  # 128 bytes are the file's header
+    path.write_bytes(content)
+    status, out, err = play(words, "click[nothing]", f"search[{goal.instruction}]", "look")
+    assert status == 2
+    assert re.fullmatch(rf"progpo play: error: {path}, record \d+: is damaged: .*\n", err)
+    assert out.endswith(f"Saved to {saved}.\nLeft after 1 step; the episode was not over.\n")
+
+
+def test_spaces_of_any_kind_are_shown_as_spaces(play, tmp_path):
+    every = "".join(c for c in map(chr, range(0x10000)) if unicodedata.category(c) == "Zs")
+    record = item("A1", f"Oak{every}\tChair\u200b", product_category="Chairs")
+    wish = {"attributes": [], "instruction": "Find me", "instruction_attributes": ["x"]}
+    write_shop(tmp_path, items=[record], attributes={"A1": wish}, nouns={"A1": []}, human={})
+    status, out, _ = play(["webshop", "--data", str(tmp_path), "--split", "train"], "search[chair]")
+    assert status == 0
+    assert f"\nOak{' ' * len(every)} Chair\ufffd\n" in out
+
+
+def test_ids_of_lists_do_not_act_on_the_terminal(play, tmp_path):
+    asin = "C\u202e\x1b[2J\ud800"
+    record, wish = item(asin, "Oak"), {"attributes": [], "instruction": "Find me", "instruction_attributes": ["x"]}
+    write_shop(tmp_path, items=[record], attributes={asin: wish}, nouns={asin: []}, human={})
+    status, out, _ = play(["webshop", "--data", str(tmp_path), "--list", "--split", "train"])
+    assert (status, out) == (0, "goal-00000-C\ufffd\ufffd[2J\ufffd  garden\n")
+
+
 def test_a_pipe_of_bytes_is_no_crash():
     words = [sys.executable, "-m", "progpo_trl", *ROOMS]
     done = subprocess.run(words, input=b"\xff\xfe\x00look\n1\n", capture_output=True, timeout=120, check=False)
@@ -231,6 +278,12 @@ def test_wrong_use_is_one_line(play, monkeypatch, tmp_path):
         ("alfworld_generated", "--option", "split=train"): "--split",
         ("alfworld_generated", "--option", "n_train=many"): "n_train.*whole number",
         ("alfworld_generated", "--data", "x"): "needs no data",
+        ("alfworld_generated", "--option", "level=easy", "--option", "level=hard"): "--option level is given twice",
+        ("webshop", "--data", "x", "--option", "data=y"): "--data and --option data are the same",
+        ("alfworld_generated", "--list", "--task", "x"): "--task has no use with --list",
+        ("alfworld_generated", "--list", "--show-prompt"): "--show-prompt has no use with --list",
+        ("alfworld_generated", "--list", "--history", "2"): "--history has no use with --list",
+        ("alfworld_generated", "--list", "--save", str(tmp_path / "new")): "--save has no use with --list",
         ("alfworld_generated", "--template", "alfwrld"): "did you mean 'alfworld'",
         ("alfworld_generated", "--port", "80"): "--port needs --serve",
         ("alfworld_generated", "--serve", "--port", "70000"): "65535",

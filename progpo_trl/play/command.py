@@ -36,11 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help=option)
     parser.add_argument("--split", metavar="SPLIT", help="tasks to choose from (default: what is evaluated)")
     parser.add_argument("--task", metavar="ID", help="the task (default: a random one of the split)")
-    parser.add_argument("--seed", type=int, metavar="N", help="draws the random tasks; an episode's seed")
+    seed = "draws the random tasks (default: others each time); an episode's seed (default: 0)"
+    parser.add_argument("--seed", type=int, metavar="N", help=seed)
     parser.add_argument("--expert", action="store_true", help="`?` shows what an expert would do next")
     parser.add_argument("--show-prompt", action="store_true", help="show the policy's prompt at every step")
-    past = "past steps in that prompt (default: %(default)s)"
-    parser.add_argument("--history", type=int, default=HISTORY, metavar="N", help=past)
+    past = f"past steps in that prompt (default: {HISTORY})"
+    parser.add_argument("--history", type=int, metavar="N", help=past)
     template = "its template, as `prompt_template` of a recipe (default: the environment's own)"
     parser.add_argument("--template", metavar="NAME", help=template)
     save = "append the episodes, in the format of episodes.jsonl"
@@ -80,7 +81,14 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError("--port needs --serve")
     if args.port is not None and not 0 <= args.port <= 65535:
         raise ValueError(f"--port must be from 0 to 65535, got {args.port}")
-    if args.history < 0:
+    if args.list:
+        unused = [name for name in ("task", "seed", "history", "template", "save") if getattr(args, name) is not None]
+        unused += [name for name in ("expert", "show_prompt") if getattr(args, name)]
+        if unused:
+            raise ValueError(
+                f"--{unused[0].replace('_', '-')} has no use with --list, which plays nothing; leave it out"
+            )
+    if args.history is not None and args.history < 0:
         raise ValueError(f"--history must not be negative, got {args.history}")
 
 
@@ -93,10 +101,14 @@ def _tasks(args: argparse.Namespace) -> TaskSet:
             raise ValueError(f"--option {word!r} is not KEY=VALUE")
         if name in ("name", "split", "eval_split"):
             raise ValueError(f"{name!r} is no option of an environment; give the environment first and --split")
+        if name in children:
+            raise ValueError(f"--option {name} is given twice; leave one out")
         children[name] = read_argument([value])
     if args.data is not None:
         if args.environment not in _DATA:
             raise ValueError(f"{args.environment} needs no data; leave --data out")
+        if _DATA[args.environment] in children:
+            raise ValueError(f"--data and --option {_DATA[args.environment]} are the same; leave one out")
         children[_DATA[args.environment]] = Setting(args.data, COMMAND_LINE, args.data)
     options = convert_section("environment", Setting({}, COMMAND_LINE, children=children))
     return load_environment(options.pop("name"), **options)
@@ -125,7 +137,7 @@ def splits(tasks: TaskSet) -> list[str]:
 
 def _list(tasks: TaskSet, split: str) -> int:
     for task_id in tasks.task_ids(split):
-        print(f"{task_id}  {tasks.task_type(task_id)}")
+        print(printable(f"{task_id}  {tasks.task_type(task_id)}"))
     return 0
 
 
@@ -134,6 +146,7 @@ def player_maker(tasks: TaskSet, split: str, args: argparse.Namespace) -> Callab
 
     It takes a task id and a split, both optional; KeyError for ids there are not, with the nearest.
     """
+    history = HISTORY if args.history is None else args.history
     rng, asked = random.Random(args.seed), [args.task] if args.task is not None else []
 
     def make(task_id: str | None = None, split: str = split) -> Player:
@@ -142,7 +155,7 @@ def player_maker(tasks: TaskSet, split: str, args: argparse.Namespace) -> Callab
         if task_id is None:
             task_id = rng.choice(tasks.task_ids(split))
         try:
-            return Player(tasks, task_id, seed=args.seed or 0, history=args.history, template=args.template)
+            return Player(tasks, task_id, seed=args.seed or 0, history=history, template=args.template)
         except KeyError as error:
             raise KeyError(f"{error.args[0]}{_nearest(tasks, split, task_id)}") from None
 

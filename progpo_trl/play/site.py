@@ -13,16 +13,18 @@ from typing import Any
 
 from progpo_trl.environments.base import OpenCommand, TaskSet
 from progpo_trl.environments.webshop.environment import WebshopEnvironment
+from progpo_trl.play.errors import DATA_ERRORS
 from progpo_trl.play.hints import hint
 from progpo_trl.play.player import Player
 from progpo_trl.play.record import EpisodeFile, Keeper
 from progpo_trl.play.shop_page import shop_page
-from progpo_trl.web.pages import render
+from progpo_trl.web.pages import render, visible
 from progpo_trl.web.server import Request, RequestError, Response, Site
 
 MOST_EPISODES = 32  # open at once; the one that was not used for longest gives way
 _LONGEST_QUERY = 400  # characters; an action has 500
 _OFFERED = 200  # task ids that a page offers to choose from
+_NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
 _PATH = re.compile(r"/play/([\w-]{4,40})(?:/(step|undo|restart))?", re.ASCII)
 
 logger = logging.getLogger(__name__)
@@ -83,27 +85,35 @@ class PlaySite(Site):
     def respond(self, request: Request) -> Response:
         """Answer one request."""
         with self._lock:
-            if request.path == "/" and request.method == "GET":
-                return Response(self._start_page())
-            if request.path == "/start" and request.method == "POST":
-                return self._start(request.form)
-            found = _PATH.fullmatch(request.path)
-            if found is None:
-                raise RequestError(404, "There is no such page.")
-            name, what = found.groups()
-            if name not in self._open:
-                raise RequestError(404, "There is no such episode (any more). The first page starts another one.")
-            self._open.move_to_end(name)
-            if (request.method == "GET") != (what is None):
-                raise RequestError(405, "This address is for a form." if what else "This address is for reading.")
-            if what is None:
-                return Response(self._play_page(name, notice="", with_hint="hint" in request.query))
-            return self._act(name, what, request.form)
+            try:
+                return self._respond(request)
+            except DATA_ERRORS as error:
+                raise RequestError(500, f"The environment's files are damaged: {error}") from None
+
+    def _respond(self, request: Request) -> Response:
+        if request.path == "/" and request.method == "GET":
+            return Response(self._start_page())
+        if request.path == "/start" and request.method == "POST":
+            return self._start(request.form)
+        found = _PATH.fullmatch(request.path)
+        if found is None:
+            raise RequestError(404, "There is no such page.")
+        name, what = found.groups()
+        if name not in self._open:
+            raise RequestError(404, "There is no such episode (any more). The first page starts another one.")
+        self._open.move_to_end(name)
+        if (request.method == "GET") != (what is None):
+            raise RequestError(405, "This address is for a form." if what else "This address is for reading.")
+        if what is None:
+            return Response(self._play_page(name, notice="", with_hint="hint" in request.query))
+        return self._act(name, what, request.form)
 
     def _start(self, form: dict[str, str]) -> Response:
         split, task_id = form.get("split", self.split), form.get("task", "").strip()
         try:
             return _see(self.begin(task_id or None, split))
+        except DATA_ERRORS:
+            raise
         except (KeyError, ValueError) as error:
             problem = str(error.args[0]) if error.args else "There is no such task."
             return Response(self._start_page(problem, split, task_id), 404)
@@ -122,7 +132,9 @@ class PlaySite(Site):
             one.keeper = Keeper(self.file)
         else:
             try:
-                one.player.play(_action(form))
+                one.player.play(_action(form, one.player.turn.admissible or ()))
+            except DATA_ERRORS:
+                raise
             except ValueError as error:
                 return Response(self._play_page(name, f"Nothing was played: {error}."), 400)
             if one.player.done:
@@ -149,7 +161,7 @@ class PlaySite(Site):
             splits=[(name, len(self.tasks.task_ids(name))) for name in self.splits],
             split=split,
             task_id=task_id,
-            offered=list(ids[:_OFFERED]),
+            offered=_typable(ids[:_OFFERED]),
             problem=problem,
             episodes=[_summary(name, one.player) for name, one in reversed(self._open.items())],
         )
@@ -157,6 +169,7 @@ class PlaySite(Site):
     def _play_page(self, name: str, notice: str = "", with_hint: bool = False) -> str:
         one, player = self._open[name], self._open[name].player
         shop = isinstance(player.environment, WebshopEnvironment)
+        listed = player.turn.admissible or ()
         return render(
             "play.html",
             token=self.token,
@@ -167,7 +180,9 @@ class PlaySite(Site):
             episode=player.episode,
             at=one.changes,
             shop=shop_page(player.environment.session) if shop else None,
-            commands={} if shop else _by_verb(player.turn.admissible or ()),
+            commands={} if shop else _by_verb(listed),
+            numbers={command: number for number, command in enumerate(listed)},
+            typable=_typable(listed),
             first=player.turns[0].observation,
             steps=[
                 (step, turn.observation) for step, turn in zip(player.episode.steps, player.turns[1:], strict=True)
@@ -182,8 +197,16 @@ class PlaySite(Site):
         )
 
 
-def _action(form: dict[str, str]) -> str:
-    """The action of a form: as it is, or what a search box was given."""
+def _action(form: dict[str, str], listed: Sequence[str]) -> str:
+    """The action of a form: as it is, the one of the listed commands that has a number, or a search box's.
+
+    Buttons send numbers, as HTML cannot send every text back as it was.
+    """
+    if "command" in form:
+        number = form["command"]
+        if not _NUMBER.fullmatch(number) or int(number) >= len(listed):
+            raise ValueError("there is no such command")
+        return listed[int(number)]
     if "query" in form:
         # Brackets are the action's own.
         query = " ".join(form["query"].translate(str.maketrans("[]", "  ")).split())[:_LONGEST_QUERY]
@@ -201,6 +224,11 @@ def _by_verb(commands: Sequence[str]) -> dict[str, list[str]]:
             verb, _, rest = command.partition(" ")
             groups.setdefault(verb if rest else "other", []).append(command)
     return groups
+
+
+def _typable(texts: Sequence[str]) -> list[str]:
+    """Those that can be typed as they are shown."""
+    return [text for text in texts if visible(text) == text]
 
 
 def _summary(name: str, player: Player) -> dict[str, Any]:

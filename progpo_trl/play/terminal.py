@@ -12,6 +12,7 @@ from rich.text import Text
 from progpo_trl.environments.base import OpenCommand
 from progpo_trl.environments.webshop.environment import WebshopEnvironment
 from progpo_trl.environments.webshop.pages import SEPARATOR
+from progpo_trl.play.errors import DATA_ERRORS
 from progpo_trl.play.hints import hint
 from progpo_trl.play.player import Player
 from progpo_trl.play.record import EpisodeFile, Keeper
@@ -26,6 +27,10 @@ p       the prompt that a policy would get now
 s       the steps so far
 u       take the last step back        r   the same task again
 n       another task                   q   leave"""
+
+
+# Spaces of other kinds, which real product texts are full of; without this they would count as unprintable.
+_SPACES = dict.fromkeys([0x09, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000], " ")
 
 
 class _Console(Console):
@@ -62,7 +67,7 @@ class Screen:
 
 
 def _clean(text: str) -> str:
-    return "\n".join(map(printable, text.split("\n")))
+    return "\n".join(map(printable, text.translate(_SPACES).split("\n")))
 
 
 class LeaveError(Exception):
@@ -90,8 +95,10 @@ class Terminal:
         self.keeper = Keeper(file)
 
     def run(self) -> int:
-        """Play; returns the exit status: 0, or 130 when Ctrl-C ended it. The steps of an unfinished episode are saved
-        as well."""
+        """Play; returns the exit status: 0, 130 when Ctrl-C ended it, 2 when the environment's files turn out damaged.
+
+        The steps of an unfinished episode are saved as well.
+        """
         status = 0
         _complete_commands(lambda: self.player.turn.admissible or ())
         try:
@@ -102,6 +109,9 @@ class Terminal:
             pass
         except KeyboardInterrupt:
             status = 130
+        except DATA_ERRORS as error:
+            print(f"progpo play: error: {printable(str(error))}", file=sys.stderr)
+            status = 2
         if self.screen.is_terminal:
             self.screen.say()  # below the line that was being typed
         self._keep()
@@ -145,6 +155,9 @@ class Terminal:
             self._play(commands[number - 1])
 
     def _play(self, text: str) -> None:
+        if not self.player.read(text).action:
+            self.screen.say("Nothing was played: no action is in this.")
+            return
         result = self.player.play(text)
         step = self.player.episode.steps[-1]
         if not step.admissible:

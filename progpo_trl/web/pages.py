@@ -1,13 +1,14 @@
 """HTML from the templates of this package, self-contained; scripts run only where a page brings its own.
 
-Every value is escaped, and characters that HTML does not allow are replaced: pages show what environments, models and
-people wrote.
+Every value is escaped, and characters that are not seen, or change how others are seen, are shown by their numbers:
+pages show what environments, models and people wrote. What a form must send back exactly is never such a value.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 TEMPLATES = Path(__file__).parent / "templates"
-_REPLACED = dict.fromkeys([*range(0x09), 0x0B, 0x0C, *range(0x0D, 0x20), *range(0x7F, 0xA0)], "\ufffd")
-_REPLACED |= dict.fromkeys(range(0xD800, 0xE000), "\ufffd")  # halves of characters, which cannot be encoded
+# Controls, directions, zero widths, tags, half characters; viewer/static/text.js has the same for the viewer's page.
+_HIDDEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\U000e0000-\U000e007f\ud800-\udfff]+"
+)
+_MOST_MARKS = 8  # of one run of hidden characters
 
 
 def render(template: str, **values: Any) -> str:
@@ -63,5 +68,20 @@ def _environment() -> Environment:
     return environment
 
 
+def visible(text: str) -> str:
+    """The text with its hidden characters as numbers, such as "⟨U+202E⟩" for one that turns what follows around.
+
+    Line breaks and tabs stay. Of many in a row the first eight are shown and the others counted.
+    """
+    return _HIDDEN.sub(_marks, text)
+
+
+def _marks(run: re.Match[str]) -> str:
+    codes = [f"⟨U+{ord(character):04X}⟩" for character in run[0]]
+    more = len(codes) - _MOST_MARKS
+    return "".join(codes[:_MOST_MARKS]) + (f"⟨and {more} more⟩" if more > 0 else "")
+
+
 def _clean(value: Any) -> Any:
-    return value.translate(_REPLACED) if isinstance(value, str) else value
+    # Markup is our own, and what is in it went through here.
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

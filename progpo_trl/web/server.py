@@ -59,7 +59,7 @@ class Response:
 
 
 class RequestError(Exception):
-    """A request that cannot be answered as asked. status: 4xx; problem: in words, for a person."""
+    """A request that cannot be answered as asked. status: 4xx or 500; problem: in words, for a person."""
 
     def __init__(self, status: int, problem: str):
         super().__init__(status, problem)

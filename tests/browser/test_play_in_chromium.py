@@ -136,6 +136,10 @@ def test_hostile_text_stays_text(page):
         assert "<script>alert('&')</script>" in page.find_element("css selector", ".page").text
         click(page, next(b for b in page.find_elements("css selector", "button") if b.text.startswith("do <script>")))
         assert EVIL.partition("\x1b")[0] in page.find_element("css selector", ".page").text
+        assert (
+            "⟨U+001B⟩]0;owned⟨U+0007⟩⟨U+0000⟩⟨U+000D⟩⟨U+D800⟩</p>" in page.find_element("css selector", ".page").text
+        )
+        assert "not one of the commands" not in page.find_element("css selector", "aside").text
         assert page.execute_script("return document.querySelectorAll('main script, main img').length") == 0
         click(page, button(page, "end"))
         assert status(page).startswith("success")

@@ -99,3 +99,18 @@ def test_the_command(tmp_path, capsys):
     assert lines[-1].split()[2] == "1.000"
     assert main(["--data", str(tmp_path / "nowhere")]) == 2
     assert "no such folder" in capsys.readouterr().err
+    assert main(["--generated", "--products", "0"]) == 2
+    assert capsys.readouterr().err == "baselines: products must be at least 1, not 0\n"
+    assert main(["--generated", "--products", "24", "--level", "tiny"]) == 0
+    goals = len(GeneratedWebshopTasks(24, level="tiny").catalogue.goals)
+    assert capsys.readouterr().out.splitlines()[-1].split()[-1] == str(goals)
+    for words in (
+        ["--generated", "--human-goals"],
+        ["--generated", "--data", str(tmp_path)],
+        ["--level", "tiny"],
+        ["--data", str(tmp_path), "--products", "1000"],
+    ):
+        with pytest.raises(SystemExit) as refused:
+            main(words)
+        assert refused.value.code == 2
+        assert "--generated" in capsys.readouterr().err.splitlines()[-1]

@@ -1,5 +1,6 @@
 """The generated shop: official format, the same for the same seed, and about as hard as it claims."""
 
+import argparse
 import json
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from progpo_trl.environments.webshop.catalogue import build_catalogue
 from progpo_trl.environments.webshop.generate import LEVELS, generate_records
 from progpo_trl.environments.webshop.products import is_listed, parse_product
+from progpo_trl.environments.webshop.store import add_arguments
 
 
 def as_json(records):
@@ -113,3 +115,21 @@ def test_the_example_in_the_docs_runs():
     exec(code, scope)  # our own page
     assert scope["result"].text.startswith("Instruction:")
     assert "Buy Now" in scope["result"].text
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "webshop.md"
+
+
+def test_the_example_of_the_page_runs():
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.S)
+    scope: dict = {}
+    exec(code, scope)  # our own page
+    assert scope["result"].text.startswith("Instruction: [SEP] ")
+    assert "Buy Now" in scope["result"].text
+
+
+def test_the_page_names_every_option_of_the_command():
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    options = {action.option_strings[-1] for action in parser._actions if action.option_strings}
+    assert {option for option in options if option not in PAGE.read_text("utf-8")} == {"--help"}

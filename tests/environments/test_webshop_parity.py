@@ -1,11 +1,10 @@
-"""Our engine against everything recorded from the original: episodes, rewards, goals, searches. And how fast it is."""
+"""Our engine against all that was recorded from the original: episodes, rewards, goals, searches. And its memory."""
 
 import gzip
 import json
 import random
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -104,37 +103,14 @@ def test_the_human_goals(webshop_data, recorded):
     assert sum(text in official for text in texts) >= 11
 
 
-def test_fast_enough(tasks, recorded):
-    """At least 30,000 steps per CPU-second on the recorded mix of actions, observation and list of commands included.
-
-    About 100,000 were measured; the best of three rounds, so that a busy machine does not decide.
-    """
-    traces = [
-        (tasks.ids.id(trace["goal"]), [step[0] for step in trace["steps"]]) for trace in recorded("traces_seed0")
-    ]
-    environment = tasks.make()
-    best = 0.0
-    for _ in range(3):
-        start, steps = time.process_time(), 0
-        for task_id, actions in traces:
-            environment.reset(task_id)
-            for action in actions[:15]:
-                environment.step(action)
-                steps += 1
-        best = max(best, steps / (time.process_time() - start))
-    assert best >= 30_000
-
-
-def test_small_and_quick_to_build(webshop_data):
-    """1,000 products: built in under 2 CPU-seconds, under 80 MB, under 1 KB for one more episode."""
+def test_small(webshop_data):
+    """1,000 products: under 80 MB, under 1 KB for one more episode. Speed: benchmarks/webshop_engine.py --check."""
     program = f"""
-import psutil, time, tracemalloc
+import psutil, tracemalloc
 from progpo_trl.environments.webshop import WebshopTasks
 import progpo_trl.environments.webshop.bm25
 rss = psutil.Process().memory_info().rss
-start = time.process_time()
 tasks = WebshopTasks({str(webshop_data)!r})
-seconds = time.process_time() - start
 ids = list(tasks.task_ids())
 def play(n):
     episodes = [tasks.make() for _ in range(n)]
@@ -147,11 +123,10 @@ tracemalloc.start()
 before = tracemalloc.get_traced_memory()[0]
 episodes = play(1000)
 each = (tracemalloc.get_traced_memory()[0] - before) / 1000
-print(seconds, grown, each)
+print(grown, each)
 """
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    seconds, grown, each = map(float, out.split())
-    assert seconds < 2
+    grown, each = map(float, out.split())
     assert grown < 80e6
     assert each < 1000
 

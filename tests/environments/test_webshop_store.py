@@ -3,18 +3,16 @@
 import json
 import os
 import pickle
+import re
 import shutil
-import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from progpo_trl.environments.webshop import store as store_module
-from progpo_trl.environments.webshop import store_build
 from progpo_trl.environments.webshop.catalogue import build_catalogue
 from progpo_trl.environments.webshop.errors import ShopFileError
 from progpo_trl.environments.webshop.files import find_files
@@ -22,7 +20,7 @@ from progpo_trl.environments.webshop.generate import generate_records
 from progpo_trl.environments.webshop.products import HumanInstruction, Product
 from progpo_trl.environments.webshop.store import (
     MANIFEST,
-    StoreSource,
+    VERSION,
     build_store,
     files_source,
     generated_source,
@@ -181,6 +179,38 @@ def test_the_command_says_what_is_wrong(folder, tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "shop").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--generated", "5", "--size", "all"], "--size is of the official files, and --generated needs none"),
+        (["--generated", "5", "--on-error", "raise"], "--on-error is of the official files"),
+        (
+            ["--data", "DIR", "--level", "full"],
+            "--level is of generated shops, and this store is made of",
+        ),
+        (["--level", "tiny"], "--level is of generated shops, .* give --generated N"),
+        (["--generated", "0"], "products must be at least 1, not 0"),
+        (["--generated", "-5", "--level", "tiny"], "products must be at least 1, not -5"),
+    ],
+)
+def test_options_that_do_not_apply_are_refused_and_nothing_is_written(folder, tmp_path, capsys, words, said):
+    words = [str(folder) if word == "DIR" else word for word in words]
+    before = sorted(tmp_path.iterdir())
+    assert main([*words, "--out", str(tmp_path / "shop")]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(rf"progpo webshop index: {said}.*\n", err), err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_options_of_generated_shops(tmp_path, capsys):
+    out = tmp_path / "shop"
+    assert main(["--generated", "12", "--level", "tiny", "--seed", "3", "--out", str(out)]) == 0
+    assert_same_shop(open_store(out), build_catalogue(generated_source(12, 3, "tiny").products(0), seed=3))
+    assert main(["--generated", "12", "--seed", "3", "--out", str(out)]) == 2
+    assert "was built with other settings" in capsys.readouterr().err
+
+
 # ---- what is refused ------------------------------------------------------------------------------------------------
 
 
@@ -222,7 +252,7 @@ def test_a_changed_manifest_is_refused(copied):
 
 def test_another_format_is_refused(copied, monkeypatch):
     monkeypatch.setattr(store_module, "VERSION", 99)
-    with pytest.raises(ShopFileError, match="is of format 1, and this version reads format 99"):
+    with pytest.raises(ShopFileError, match=f"is of format {VERSION}, and this version reads format 99"):
         open_store(copied)
 
 
@@ -239,115 +269,6 @@ def test_files_that_are_no_arrays_are_refused(copied):
     (copied / "prices.npy").write_bytes(b"x" * (copied / "prices.npy").stat().st_size)
     with pytest.raises(ShopFileError, match=r"prices.npy: cannot be mapped"):
         open_store(copied)
-
-
-# ---- resuming -------------------------------------------------------------------------------------------------------
-
-
-def failing_source(source, at, starts):
-    """As `source`, but reading breaks off before product `at`; remembers where it is begun from."""
-
-    def products(start):
-        starts.append(start)
-        for position, product in enumerate(source.products(start), start):
-            if position == at:
-                raise KeyboardInterrupt
-            yield product
-
-    return replace(source, products=products)
-
-
-def test_a_broken_build_goes_on_where_it_stopped(built, tmp_path):
-    source, out, starts = generated_source(N, 5), tmp_path / "shop", []
-    for at in (100, 125):
-        with pytest.raises(KeyboardInterrupt):
-            build_store(failing_source(source, at, starts), out, seed=5, chunk=40)
-        assert not out.exists()
-        with pytest.raises(ShopFileError, match="does not exist"):
-            open_store(out)
-    build_store(failing_source(source, N, starts), out, seed=5, chunk=40)
-    assert starts == [0, 80, 120]
-    assert [path.name for path in tmp_path.iterdir()] == ["shop"]
-    for file in sorted(out.glob("*.npy")):
-        assert file.read_bytes() == (built / file.name).read_bytes(), file.name
-
-
-def test_a_build_of_something_else_starts_anew(tmp_path, caplog):
-    starts, out = [], tmp_path / "shop"
-    with pytest.raises(KeyboardInterrupt):
-        build_store(failing_source(generated_source(N, 5), 100, starts), out, chunk=40)
-    build_store(failing_source(generated_source(60, 6), N, starts), out, chunk=40)
-    assert starts == [0, 0]
-    assert "starting anew" in caplog.text
-    assert_same_shop(open_store(out), build_catalogue(generated_source(60, 6).products(0)))
-
-
-def test_a_build_that_broke_off_after_the_last_product_only_merges(built, tmp_path, monkeypatch):
-    out, starts = tmp_path / "shop", []
-    with monkeypatch.context() as patched:
-        patched.setattr(store_build, "draw_prices", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            build_store(generated_source(N, 5), out, seed=5, chunk=40)
-    build_store(failing_source(generated_source(N, 5), N, starts), out, seed=5, chunk=40)
-    assert starts == [160]
-    for file in sorted(out.glob("*.npy")):
-        assert file.read_bytes() == (built / file.name).read_bytes(), file.name
-
-
-def test_a_shop_without_products(tmp_path):
-    shop = open_store(build_store(StoreSource(lambda start: iter(())), tmp_path / "shop"), verify=True)
-    assert (len(shop), len(shop.goals), shop.search("mug")) == (0, 0, ())
-
-
-def test_a_damaged_chunk_is_named(tmp_path):
-    out = tmp_path / "shop"
-    with pytest.raises(KeyboardInterrupt):
-        build_store(failing_source(generated_source(N), 100, []), out, chunk=40)
-    chunk = tmp_path / "shop.building" / "chunk-00001.npz"
-    os.truncate(chunk, chunk.stat().st_size // 2)
-    with pytest.raises(ShopFileError, match=r"chunk-00001.npz: is damaged .* delete .*shop.building and build again"):
-        build_store(generated_source(N), out, chunk=40)
-
-
-def test_a_killed_build_goes_on(built, tmp_path):
-    """A process that is killed in the middle, as by the system."""
-    out = tmp_path / "shop"
-    code = (
-        "import sys, time; from progpo_trl.environments.webshop.store import *; from dataclasses import replace\n"
-        f"source = generated_source({N}, 5)\n"
-        "def slow(start):\n"
-        "    for position, product in enumerate(source.products(start), start):\n"
-        "        if position == 90: print('half', flush=True); time.sleep(60)\n"
-        "        yield product\n"
-        "build_store(replace(source, products=slow), sys.argv[1], seed=5, chunk=40)\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen([sys.executable, "-c", code, str(out)], stdout=subprocess.PIPE, env=environment)
-    assert process.stdout.readline() == b"half\n"
-    with pytest.raises(ShopFileError, match="is being built by another process"):
-        build_store(generated_source(N, 5), out, seed=5, chunk=40)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    starts: list[int] = []
-    build_store(failing_source(generated_source(N, 5), N, starts), out, seed=5, chunk=40)
-    assert starts == [80]
-    for file in sorted(out.glob("*.npy")):
-        assert file.read_bytes() == (built / file.name).read_bytes(), file.name
-
-
-def test_nothing_of_others_is_deleted(tmp_path):
-    work = tmp_path / "shop.building"
-    work.mkdir()
-    (work / "thesis.txt").write_text("x")
-    with pytest.raises(ShopFileError, match=r"holds 'thesis.txt', which no build has made"):
-        build_store(generated_source(N), tmp_path / "shop")
-    assert (work / "thesis.txt").read_text() == "x"
-    with pytest.raises(ShopFileError, match="has no manifest.json"):
-        build_store(generated_source(N), work)
-    (tmp_path / "file.building").write_text("x")
-    with pytest.raises(ShopFileError, match="is in the way"):
-        build_store(generated_source(N), tmp_path / "file")
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------------

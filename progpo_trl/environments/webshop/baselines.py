@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from progpo_trl.environments.webshop.generate import LEVELS
 from progpo_trl.environments.webshop.goals import Goal
 from progpo_trl.environments.webshop.session import BUY, ITEM, NEXT, RESULTS, START, Session
 from progpo_trl.environments.webshop.tasks import MODES, GeneratedWebshopTasks, ShopTasks, WebshopTasks
@@ -127,16 +128,29 @@ def _first_result(session: Session) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Print score and success of the baselines; the exit status is 0, or 2 when the data cannot be used."""
-    parser = argparse.ArgumentParser(description="Score and success of the baseline agents on all goals of a shop.")
-    parser.add_argument("--data", metavar="DIR", help="the official files (default: $WEBSHOP_DATA)")
-    parser.add_argument("--generated", action="store_true", help="play in the generated shop instead")
+    parser = argparse.ArgumentParser(
+        prog="python -m progpo_trl.environments.webshop.baselines",
+        description="Score and success of the baseline agents on all goals of a shop.",
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--data", metavar="DIR", help="the official files (default: $WEBSHOP_DATA)")
+    what.add_argument("--generated", action="store_true", help="play in a generated shop instead")
+    parser.add_argument("--products", type=int, metavar="N", help="of the generated shop (default: 1000)")
+    parser.add_argument("--level", choices=tuple(LEVELS), help="of the generated shop (default: full)")
     parser.add_argument("--human-goals", action="store_true", help="goals that people wrote")
     parser.add_argument("--mode", choices=MODES, default="compat", help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="of the random agent (default: %(default)s)")
     args = parser.parse_args(argv)
+    if args.generated and args.human_goals:
+        parser.error(
+            "--human-goals are of the official files and not of the shop of --generated; leave one of the two out"
+        )
+    if not args.generated and (args.products, args.level) != (None, None):
+        parser.error("--products and --level are of a generated shop; give --generated, or leave them out")
     try:
         if args.generated:
-            tasks: ShopTasks = GeneratedWebshopTasks(mode=args.mode)
+            products = 1_000 if args.products is None else args.products
+            tasks: ShopTasks = GeneratedWebshopTasks(products, level=args.level or "full", mode=args.mode)
         else:
             tasks = WebshopTasks(args.data, human_goals=args.human_goals, mode=args.mode)
     except (OSError, ValueError) as error:

@@ -42,8 +42,10 @@ def generate_records(products: int, seed: int = 0, level: str = "full", start: i
     """
     if level not in LEVELS:
         raise ValueError(f"no level {level!r}; there are {', '.join(LEVELS)}")
-    if products < 1 or start < 0:
-        raise ValueError(f"products must be at least 1 and start at least 0, not {products} and {start}")
+    if products < 1:
+        raise ValueError(f"products must be at least 1, not {products}")
+    if start < 0:
+        raise ValueError(f"start must be at least 0, not {start}")
     return _records(products, seed, level, start)
 
 

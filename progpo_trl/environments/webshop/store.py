@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -22,22 +23,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
-from progpo_trl.environments.webshop.bm25 import IndexArrays, SearchIndex
-from progpo_trl.environments.webshop.catalogue import Catalogue
 from progpo_trl.environments.webshop.errors import ShopFileError
 from progpo_trl.environments.webshop.files import SIZES, ShopFiles, find_files, read_products
 from progpo_trl.environments.webshop.generate import LEVELS, generate_records
-from progpo_trl.environments.webshop.goals import Goals
 from progpo_trl.environments.webshop.products import Product, parse_product
-from progpo_trl.environments.webshop.store_parts import PackedProducts, encode_asins, map_array, sha256_of, write_whole
+from progpo_trl.environments.webshop.store_parts import HOW_TO_BUILD, sha256_of, write_whole
+from progpo_trl.environments.webshop.stored_catalogue import StoredCatalogue
 
 FORMAT = "progpo_trl webshop store"
-VERSION = 1  # also of the search: another analyzer or another arithmetic needs another number
+VERSION = 2  # also of the search: another analyzer or another arithmetic needs another number
 MANIFEST = "manifest.json"
-GOALS = ("positions", "choices", "price_uppers")
 
 
 @dataclass(frozen=True)
@@ -67,12 +64,13 @@ class StoreSource:
 
 
 def generated_source(products: int, seed: int = 0, level: str = "full") -> StoreSource:
-    """The source of a generated catalogue (`generate.py`)."""
+    """The source of a generated catalogue. ValueError as in `generate_records`."""
 
     def from_position(start: int) -> Iterator[Product]:
         for made in generate_records(products, seed, level, start):
             yield parse_product(made.item, made.instruction, made.nouns)
 
+    generate_records(products, seed, level)  # its errors come here, before anything is built
     settings = {"generated": {"products": products, "seed": seed, "level": level}}
     return StoreSource(from_position, products, settings=settings)
 
@@ -124,7 +122,8 @@ def open_store(
         check_source(folder, manifest, source)
     if seed is not None and seed != manifest["seed"]:
         raise _refused(folder, f"was built with seed {manifest['seed']}, not {seed}")
-    return StoredCatalogue(folder, manifest, human_goals=human_goals)
+    origin = (_reopen, (str(folder), human_goals))
+    return StoredCatalogue(folder, manifest, human_goals=human_goals, origin=origin)
 
 
 def open_files_store(
@@ -132,36 +131,6 @@ def open_files_store(
 ) -> StoredCatalogue:
     """The catalogue of official files in the store at `path`; refused when it was built from others."""
     return open_store(path, files_source(files, on_error), seed=seed, human_goals=human_goals)
-
-
-class StoredCatalogue(Catalogue):
-    """A catalogue whose data stay in a store's files. Made by `open_store`; pickles as the store's path."""
-
-    def __init__(self, folder: Path, manifest: Mapping[str, Any], *, human_goals: bool = False):
-        products = PackedProducts(map_array(folder, "products"), map_array(folder, "product_ends"))
-        arrays = IndexArrays(*(map_array(folder, f"index_{name}") for name in IndexArrays.names()))
-        kind = "human" if human_goals else "synthetic"
-        columns = [map_array(folder, f"goals_{kind}_{name}") for name in GOALS]
-        if human_goals and not len(columns[0]):
-            raise ShopFileError(str(folder), "holds no human instructions: it was built without items_human_ins.json")
-        self._asins, self._asin_positions = map_array(folder, "asins"), map_array(folder, "asin_positions")
-        self.folder, self.manifest = folder, manifest
-        super().__init__(
-            products,
-            SearchIndex(arrays),
-            map_array(folder, "prices"),
-            Goals(products, *columns, human=human_goals),
-            origin=(_reopen, (str(folder), human_goals)),
-            skipped=manifest["skipped"],
-        )
-
-    def position(self, asin: str) -> int:
-        """Where the product is. KeyError when there is none."""
-        wanted = encode_asins([asin])[0]
-        place = int(np.searchsorted(self._asins, wanted))
-        if place == len(self._asins) or self._asins[place] != wanted:
-            raise KeyError(asin)
-        return int(self._asin_positions[place])
 
 
 def _reopen(folder: str, human_goals: bool) -> StoredCatalogue:
@@ -234,10 +203,7 @@ def check_source(folder: Path, manifest: Mapping[str, Any], source: StoreSource)
 
 
 def _refused(folder: Path, problem: str) -> ShopFileError:
-    return ShopFileError(
-        str(folder),
-        f"{problem}. Build a store in another folder: progpo webshop index (--data DIR or --generated N) --out FOLDER",
-    )
+    return ShopFileError(str(folder), f"{problem}. {HOW_TO_BUILD}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -245,28 +211,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--data", metavar="DIR", help="folder of the official files (default: $WEBSHOP_DATA)")
     what.add_argument("--generated", type=int, metavar="N", help="a generated shop of N products instead")
-    parser.add_argument("--out", metavar="STORE", required=True, help="the folder to build; must not exist yet")
+    out = "the folder to build; where it is this very store already, it is kept"
+    parser.add_argument("--out", metavar="STORE", required=True, help=out)
+    # Without defaults here, so that an option that does not apply is seen and refused.
     parser.add_argument("--size", choices=SIZES, help="which set of the official files (default: what is there)")
-    parser.add_argument("--on-error", choices=("raise", "skip"), default="raise", help="at a damaged record")
-    parser.add_argument("--level", choices=tuple(LEVELS), default="full", help="of the generated shop")
+    damaged = "at a damaged record of the official files: stop, or leave it out (default: raise)"
+    parser.add_argument("--on-error", choices=("raise", "skip"), help=damaged)
+    parser.add_argument("--level", choices=tuple(LEVELS), help="of the generated shop (default: full)")
     parser.add_argument("--seed", type=int, default=0, help="of prices, goals and the generated shop (default: 0)")
     parser.add_argument("--verify", action="store_true", help="read the store once more and compare all checksums")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build the store, or finish it, or find it whole; the exit status is 0, or 2 when that cannot be done."""
+    """Build the store, or finish it, or find it whole.
+
+    The exit status is 0, 2 when that cannot be done, 130 when Ctrl-C stopped it.
+    """
     from progpo_trl.environments.webshop.tasks import find_data
 
-    out = Path(arguments.out).absolute()
     try:
+        _refuse_what_does_not_apply(arguments)
+        out = Path(os.path.expandvars(os.path.expanduser(arguments.out))).absolute()
         if arguments.generated is not None:
-            source = generated_source(arguments.generated, arguments.seed, arguments.level)
+            source = generated_source(arguments.generated, arguments.seed, arguments.level or "full")
         else:
             folder = find_data(arguments.data)
             files = find_files(folder, size=arguments.size)
             with suppress(ShopFileError):  # without human instructions the store has the synthetic goals alone
                 files = find_files(folder, size=arguments.size, human=True)
-            source = files_source(files, arguments.on_error)
+            source = files_source(files, arguments.on_error or "raise")
         build_store(source, out, seed=arguments.seed, progress=True)
         manifest = read_manifest(out)
         check_files(out, manifest, verify=arguments.verify, progress=True)
@@ -274,10 +247,25 @@ def run(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         print(f"progpo webshop index: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("\nprogpo webshop index: stopped; the same command goes on from here", file=sys.stderr)
+        return 130
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     left_out = "".join(f", {count} left out ({reason})" for reason, count in manifest["skipped"].items())
     print(f"{out}: {len(catalogue)} products{left_out}, {len(catalogue.goals)} goals, {size / 1e6:.0f} MB")
     return 0
+
+
+def _refuse_what_does_not_apply(arguments: argparse.Namespace) -> None:
+    if arguments.generated is None:
+        given = {"--level": arguments.level}
+        why = "is of generated shops, and this store is made of the official files; leave it out or give --generated N"
+    else:
+        given = {"--size": arguments.size, "--on-error": arguments.on_error}
+        why = "is of the official files, and --generated needs none; leave one of the two out"
+    for option, value in given.items():
+        if value is not None:
+            raise ValueError(f"{option} {why}")
 
 
 def main(argv: list[str] | None = None) -> int:

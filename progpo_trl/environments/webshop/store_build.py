@@ -1,7 +1,8 @@
 """Builds a store in steps, so that a killed build goes on where it stopped.
 
 Beside the store grows `<name>.building`: source.json says what is being built, chunk-*.npz each hold some thousand
-products with their part of the index. When all are there they are merged into a folder, prices and goals are drawn,
+products with their part of the index, chunk-*.sha256 their checksums. Chunks that are not as they were written are
+made again. When all are there they are merged into a folder, prices and goals are drawn,
 and the folder is renamed to the store. Nothing under the store's own name is ever half-written.
 """
 
@@ -28,7 +29,6 @@ from progpo_trl.environments.webshop.errors import ShopFileError
 from progpo_trl.environments.webshop.goals import Goals, draw_prices
 from progpo_trl.environments.webshop.products import Product, document
 from progpo_trl.environments.webshop.store import (
-    GOALS,
     VERSION,
     StoreSource,
     check_files,
@@ -37,6 +37,7 @@ from progpo_trl.environments.webshop.store import (
     write_manifest,
 )
 from progpo_trl.environments.webshop.store_parts import (
+    GOALS,
     PackedProducts,
     encode_asins,
     map_array,
@@ -55,9 +56,9 @@ def build(source: StoreSource, path: Path, *, seed: int, progress: bool, chunk: 
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, not {chunk}")
     path = path.absolute()
-    work = path.with_name(path.name + ".building")
     if path.exists():
         return _keep(path, source, seed)
+    work = path.with_name(path.name + ".building")
     with _locked(work, path):
         if path.exists():  # another process finished it in this moment
             return _keep(path, source, seed)
@@ -68,7 +69,12 @@ def build(source: StoreSource, path: Path, *, seed: int, progress: bool, chunk: 
         shutil.rmtree(ready, ignore_errors=True)
         ready.mkdir()
         _merge(chunks, ready, progress)
-        _draw(ready, seed, progress)
+        try:
+            _draw(ready, seed, progress)
+        except ShopFileError:
+            raise
+        except ValueError as error:  # a product with too many combinations of options
+            raise ShopFileError(str(source.files[0] if source.files else path), str(error)) from None
         files = sorted(ready.glob("*.npy"))
         write_manifest(
             ready,
@@ -140,10 +146,8 @@ def _ours(name: str) -> bool:
 
 
 def _write_chunks(work: Path, source: StoreSource, size: int, progress: bool) -> list[Path]:
-    """The files of all chunks, in order; those that are there are not made again."""
-    chunks: list[Path] = []
-    while (file := work / f"chunk-{len(chunks):05d}.npz").exists():
-        chunks.append(file)
+    """The files of all chunks, in order; those that are there in full are not made again."""
+    chunks = _whole_chunks(work)
     done = len(chunks) * size
     products = source.products(done)
     with tqdm(
@@ -154,10 +158,39 @@ def _write_chunks(work: Path, source: StoreSource, size: int, progress: bool) ->
         disable=not progress,
     ) as bar:
         while part := list(islice(_counted(products, bar), size)):
-            file = work / f"chunk-{len(chunks):05d}.npz"
+            file = _chunk(work, len(chunks))
             _write_chunk(file, part)
             chunks.append(file)
     return chunks
+
+
+def _whole_chunks(work: Path) -> list[Path]:
+    """The files of the chunks, in order, up to the first that is missing or damaged; what follows is deleted."""
+    chunks: list[Path] = []
+    while _is_whole(file := _chunk(work, len(chunks))):
+        chunks.append(file)
+    for left in sorted(work.glob("chunk-*")):
+        if left.with_suffix(".npz") not in chunks:
+            left.unlink()
+    return chunks
+
+
+def _chunk(work: Path, number: int) -> Path:
+    return work / f"chunk-{number:05d}.npz"
+
+
+def _is_whole(chunk: Path) -> bool:
+    """Whether the chunk is as it was written. Its checksum is written last, so without one it is not finished."""
+    try:
+        checksum = chunk.with_suffix(".sha256").read_bytes()
+        if sha256_of(chunk).encode() == checksum:
+            return True
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        logger.warning("%s cannot be read (%s)", chunk, error.strerror or error)
+    logger.warning("%s is damaged: the products from there on are indexed again", chunk)
+    return False
 
 
 def _counted(products: Iterator[Product], bar: tqdm) -> Iterator[Product]:
@@ -189,6 +222,7 @@ def _write_chunk(file: Path, products: list[Product]) -> None:
         out.flush()
         os.fsync(out.fileno())
     os.replace(part, file)
+    write_whole(file.with_suffix(".sha256"), sha256_of(file).encode())
 
 
 def _read(file: Path, *names: str) -> list[np.ndarray]:
@@ -196,7 +230,7 @@ def _read(file: Path, *names: str) -> list[np.ndarray]:
         with np.load(file, allow_pickle=False) as content:
             return [content[name] for name in names]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ShopFileError(str(file), f"is damaged ({error}); delete {file.parent} and build again") from None
+        raise ShopFileError(str(file), f"is damaged ({error}); build again, which makes it anew") from None
 
 
 def _terms(file: Path) -> list[bytes]:
@@ -261,7 +295,7 @@ def _merge(chunks: list[Path], out: Path, progress: bool) -> None:
 
 def _draw(out: Path, seed: int, progress: bool) -> None:
     """Prices and goals, drawn exactly as `build_catalogue` draws them."""
-    products = PackedProducts(map_array(out, "products"), map_array(out, "product_ends"))
+    products = PackedProducts(map_array(out, "products"), map_array(out, "product_ends"), str(out / "products.npy"))
     total = len(products)
     generator = random.Random(seed)
     prices = draw_prices(tqdm(products, "Prices", total, unit="product", disable=not progress), generator)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import tokenize
+import zlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -16,18 +17,27 @@ import numpy as np
 from progpo_trl.environments.webshop.errors import ShopFileError
 from progpo_trl.environments.webshop.products import HumanInstruction, Product
 
+GOALS = ("positions", "choices", "price_uppers")  # a store's columns of goals
+HOW_TO_BUILD = "Build a store in another folder: progpo webshop index (--data DIR or --generated N) --out FOLDER"
 _KEPT = 4096  # parsed products kept; about 5 KB each
+_CHECK = 4  # bytes of a record's checksum, which stands before it
+# What numpy raises for a damaged header, which it parses as code.
+_NO_ARRAY = (OSError, ValueError, EOFError, SyntaxError, TypeError, OverflowError, MemoryError, tokenize.TokenError)
 _ENCODING = ("utf-8", "surrogatepass")  # the files may hold half a surrogate pair, which plain UTF-8 refuses
 
 
 def pack_product(product: Product) -> bytes:
-    """A product as a JSON list of its fields."""
+    """A product as a JSON list of its fields, after the checksum of that."""
     fields = [getattr(product, name) for name in Product.__slots__]
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(*_ENCODING)
+    data = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(*_ENCODING)
+    return zlib.crc32(data).to_bytes(_CHECK) + data
 
 
 def unpack_product(data: bytes) -> Product:
-    """The product that `pack_product` was given."""
+    """The product that `pack_product` was given. ValueError when the bytes are not as it made them."""
+    check, data = data[:_CHECK], data[_CHECK:]
+    if check != zlib.crc32(data).to_bytes(_CHECK):
+        raise ValueError("is damaged: its checksum does not fit")
     fields = dict(zip(Product.__slots__, json.loads(data.decode(*_ENCODING)), strict=True))
     for name in ("bullets", "prices", "attributes", "nouns", "instruction_attributes"):
         fields[name] = tuple(fields[name])
@@ -45,11 +55,12 @@ def encode_asins(asins: Sequence[str]) -> np.ndarray:
 class PackedProducts(Sequence[Product]):
     """Products kept as bytes and parsed when asked for; the recent ones stay parsed.
 
-    data: (bytes,) uint8; ends: (n,) int64, where each record ends.
+    data: (bytes,) uint8; ends: (n,) int64, where each record ends; source: the file they are in, which the
+    ShopFileError for a record that cannot be read names.
     """
 
-    def __init__(self, data: np.ndarray, ends: np.ndarray):
-        self._data, self._ends = data, ends
+    def __init__(self, data: np.ndarray, ends: np.ndarray, source: str = "packed products"):
+        self._data, self._ends, self._source = data, ends, source
         self._kept = lru_cache(_KEPT)(self._parse)
 
     def __len__(self) -> int:
@@ -64,11 +75,14 @@ class PackedProducts(Sequence[Product]):
         return map(self._parse, range(len(self)))
 
     def __reduce__(self):
-        return PackedProducts, (self._data, self._ends)  # without what it keeps
+        return PackedProducts, (self._data, self._ends, self._source)  # without what it keeps
 
     def _parse(self, position: int) -> Product:
         start = int(self._ends[position - 1]) if position else 0
-        return unpack_product(self._data[start : int(self._ends[position])].tobytes())
+        try:
+            return unpack_product(self._data[start : int(self._ends[position])].tobytes())
+        except ValueError as error:
+            raise ShopFileError(f"{self._source}, record {position + 1}", f"{error}. {HOW_TO_BUILD}") from None
 
 
 def save_array(folder: Path, name: str, array: np.ndarray) -> None:
@@ -82,8 +96,9 @@ def map_array(folder: Path, name: str) -> np.ndarray:
     try:
         # asarray: plain arrays are sliced faster than np.memmap, and stay mapped.
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError, EOFError, SyntaxError, tokenize.TokenError) as error:  # numpy parses a header as code
-        raise ShopFileError(str(path), f"cannot be mapped: {error}") from None
+    except _NO_ARRAY as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ShopFileError(str(path), f"cannot be mapped: {reason}. {HOW_TO_BUILD}") from None
 
 
 def new_array(folder: Path, name: str, kind: Any, length: int) -> np.ndarray:
