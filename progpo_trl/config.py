@@ -13,6 +13,7 @@ from trl import GRPOConfig
 from progpo_trl.checkpoint_files import generation_updates
 from progpo_trl.config_refusals import check_best, refuse_unproven
 from progpo_trl.episodes import INVALID_ACTION_PENALTY
+from progpo_trl.metrics import LESS_IS_BETTER
 from progpo_trl.settings_ranges import check_ranges
 
 
@@ -37,6 +38,21 @@ class MultiTurnGRPOConfig(GRPOConfig):
         metadata={
             "help": "As in TRL. Default differs: 'sequence_mask' sums log-ratios over a row, and long multi-turn rows "
             "would tend to be masked whole; 'token_truncate' bounds each token's ratio by itself."
+        },
+    )
+
+    use_bias_correction_kl: bool = field(
+        default=False,
+        metadata={
+            "help": "As in TRL, weighs the KL term by the importance ratio (DeepSeek-V3.2). Default differs: the "
+            "published setting is the plain low-variance estimate ('low_var_kl')."
+        },
+    )
+    disable_dropout: bool = field(
+        default=True,
+        metadata={
+            "help": "Turn all dropout off, LoRA's too. Default differs: episodes are played without dropout, and with "
+            "it the policy that is trained is another one, whose ratios are clipped from the first update on."
         },
     )
 
@@ -188,6 +204,7 @@ class MultiTurnGRPOConfig(GRPOConfig):
         wants_best = self.load_best_model_at_end or self.save_strategy == SaveStrategy.BEST
         if wants_best and self.metric_for_best_model is None:
             self.metric_for_best_model = "success"  # TRL's evaluation loss says nothing here, and there is none
+        _resolve_best_is_greater(self)
         # transformers compares save_steps with eval_steps at once; they are what they will be only further down.
         best, self.load_best_model_at_end = self.load_best_model_at_end, False
         _resolve_precision(self)
@@ -199,6 +216,16 @@ class MultiTurnGRPOConfig(GRPOConfig):
             # Every parameter takes part in every forward here; transformers' default would search for idle ones.
             self.ddp_find_unused_parameters = False
         refuse_unproven(self)
+
+
+def _resolve_best_is_greater(config: MultiTurnGRPOConfig) -> None:
+    """transformers takes the greatest value of anything but a loss for the best; of some metrics less is better."""
+    name = (config.metric_for_best_model or "").removeprefix("eval_")
+    if not name or config.greater_is_better is not None:
+        return
+    if name.startswith("info/"):
+        raise ValueError(f"metric_for_best_model {name!r} is the environment's: set greater_is_better: true or false")
+    config.greater_is_better = name not in LESS_IS_BETTER
 
 
 def _resolve_batches(config: MultiTurnGRPOConfig) -> None:

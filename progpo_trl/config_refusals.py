@@ -122,14 +122,15 @@ def check_best(config: MultiTurnGRPOConfig) -> None:
         return
     fitting = config.save_strategy == config.eval_strategy != IntervalStrategy.NO
     if fitting and config.save_strategy == SaveStrategy.STEPS:
-        fitting = config.save_steps % config.eval_steps == 0
+        # transformers raises the best value at every evaluation, but remembers a checkpoint of that very step only.
+        fitting = config.save_steps == config.eval_steps
     if not fitting:
         updates = generation_updates(config)
         raise ValueError(
-            "load_best_model_at_end needs an evaluation before every checkpoint: checkpoints are saved "
+            "load_best_model_at_end needs a checkpoint after every evaluation: checkpoints are saved "
             f"{_how_often(config.save_strategy, config.save_steps, updates)}, evaluations take place "
             f"{_how_often(config.eval_strategy, config.eval_steps, updates)}; set save_every_generations to "
-            "eval_every_generations or a multiple of it"
+            "eval_every_generations, or save_strategy: best"
         )
 
 

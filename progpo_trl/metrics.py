@@ -16,6 +16,7 @@ from progpo_trl.episodes import Episode, StepBatch, StopReason
 EVALUATION_METRICS = (
     "success", "return", "steps", "format_invalid", "inadmissible", "step_limit", "context_limit", "dropped",
 )  # fmt: skip
+LESS_IS_BETTER = frozenset(EVALUATION_METRICS) - {"success", "return"}
 
 
 @dataclass(frozen=True)

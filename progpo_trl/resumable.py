@@ -10,18 +10,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import Sampler
-from transformers import TrainerCallback
 from transformers.trainer_utils import SaveStrategy
 
 from progpo_trl import atomic
+from progpo_trl.boundary import Boundary
 from progpo_trl.checkpoint_files import (
     PREFIX,
     SAVING,
@@ -31,10 +29,9 @@ from progpo_trl.checkpoint_files import (
     generation_updates,
     newest_complete,
     rotate,
-    set_aside_after,
     write_manifest,
 )
-from progpo_trl.run_state import EpochOrder, generators, run_state, set_generators, wandb_run, write_run_state
+from progpo_trl.run_state import EpochOrder, set_generators, wandb_run
 from progpo_trl.settings_resume import find_checkpoint
 from progpo_trl.stopping import StopSignals, TrainingInterrupted
 
@@ -49,10 +46,11 @@ class Resumable:
 
     def __init__(self, *args, **kwargs):
         self._saving = False
+        self._best_step: int | None = None
         super().__init__(*args, **kwargs)
         self.carry: dict[str, Any] = {}
         self.stop_signals = StopSignals()
-        self._boundary = _Boundary(self)
+        self._boundary = Boundary(self)
         self.add_callback(self._boundary)
 
     # ----------------------------------------------------------------------------------------------- train, stop
@@ -64,6 +62,7 @@ class Resumable:
         TrainingInterrupted after a signal.
         """
         checkpoint = str(find_checkpoint(resume_from_checkpoint, self.args)) if resume_from_checkpoint else None
+        self._best_step = None
         self._boundary.start(checkpoint)
         starts_with_evaluation = self.args.eval_on_start
         # It has been done at the start of the run.
@@ -77,6 +76,15 @@ class Resumable:
             raise
         finally:
             self.args.eval_on_start = starts_with_evaluation
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        self._best_step = int(Path(self.state.best_model_checkpoint).name.removeprefix(PREFIX))
+
+    @property
+    def weights_step(self) -> int:
+        """The update after which the weights are: the last one, unless the best checkpoint was loaded at the end."""
+        return self.state.global_step if self._best_step is None else self._best_step
 
     @property
     def training_seconds(self) -> tuple[float, float]:
@@ -167,26 +175,26 @@ class Resumable:
             clean(run_dir)
         self.accelerator.wait_for_everyone()
         self._saving, self._to_push = True, False
-        try:
-            super()._save_checkpoint(model, trial)
-        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-            raise _not_saved(run_dir, self.state.global_step, error) from error
-        finally:
-            self._saving = False
-        if (best := self.state.best_model_checkpoint) and Path(best) == folder:
-            self.state.best_model_checkpoint = str(target)
-            if self.args.should_save:
-                self.state.save_to_json(str(folder / STATE))
-        self._boundary.write(folder)
+        with _or_say_what_is_saved(run_dir, f"step {self.state.global_step}"):
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self._saving = False
+            if (best := self.state.best_model_checkpoint) and Path(best) == folder:
+                self.state.best_model_checkpoint = str(target)
+                if self.args.should_save:
+                    self.state.save_to_json(str(folder / STATE))
+            self._boundary.write(folder)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            write_manifest(
-                folder,
-                updates_per_generation=generation_updates(self.args),
-                processes=self.accelerator.num_processes,
-                only_model=self.args.save_only_model,
-            )
-            atomic.replace_folder(folder, target)
+            with _or_say_what_is_saved(run_dir, f"step {self.state.global_step}"):
+                write_manifest(
+                    folder,
+                    updates_per_generation=generation_updates(self.args),
+                    processes=self.accelerator.num_processes,
+                    only_model=self.args.save_only_model,
+                )
+                atomic.replace_folder(folder, target)
             rotate(run_dir, self.args.save_total_limit, keep=(target, self.state.best_model_checkpoint))
             clean(run_dir)
         self.accelerator.wait_for_everyone()
@@ -208,140 +216,29 @@ class Resumable:
         if self.args.should_save:
             clean(Path(folder))
         self.accelerator.wait_for_everyone()
-        self.save_model(str(new), _internal_call=True)
+        with _or_say_what_is_saved(Path(folder), "the final model"):
+            self.save_model(str(new), _internal_call=True)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            self.processing_class.save_pretrained(new)
-            (new / "README.md").unlink(missing_ok=True)  # PEFT's form of a card; ours follows
-            atomic.move_files(new, Path(folder))
+            with _or_say_what_is_saved(Path(folder), "the final model"):
+                self.processing_class.save_pretrained(new)
+                (new / "README.md").unlink(missing_ok=True)  # PEFT's form of a card; ours follows
+                atomic.move_files(new, Path(folder))
             clean(Path(folder))
         self.create_model_card()
 
 
-def _not_saved(run_dir: Path, step: int, error: Exception) -> CheckpointNotSaved:
-    """What to say when a checkpoint cannot be written. What was begun is removed: it may be what fills the disk."""
-    with contextlib.suppress(OSError):
-        clean(run_dir)
-    newest = newest_complete(run_dir)[0]
-    kept = f"the newest complete checkpoint is {newest}" if newest else "there is no complete checkpoint yet"
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return CheckpointNotSaved(f"cannot save step {step} in {run_dir}: {reason}; {kept}")
-
-
-class _Boundary(TrainerCallback):
-    """Keeps what a checkpoint needs beyond transformers' own state, as of the last generation boundary."""
-
-    def __init__(self, trainer):
-        self.trainer = trainer
-        self.updates = generation_updates(trainer.args)
-        self.start(None)
-
-    def start(self, checkpoint: str | None) -> None:
-        """Forget the last training; `checkpoint` is where the next one goes on from."""
-        self.checkpoint = checkpoint
-        self.restored = {} if checkpoint is None else run_state(checkpoint, self.trainer.accelerator.process_index)
-        self.saved: tuple[int, str] | None = None  # (step, folder) of the newest checkpoint
-        self.generators: dict[str, Any] = {}
-        self.delayed = False
-        self.stopping = 0  # the signal that ends the run as soon as it is saved
-        # Whether the evaluation of the last boundary is still to be done, and whether a checkpoint was due after it.
-        self.evaluation_due = self.save_due = False
-        self._seconds = self.restored.get("seconds", [0.0, 0.0])
-        self._clock = (time.perf_counter(), time.process_time())
-
-    @property
-    def inside(self) -> bool:
-        """Whether some, but not all updates of a generation have been taken."""
-        return self.trainer.state.global_step % self.updates != 0
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        trainer = self.trainer
-        output = Path(args.output_dir)
-        if trainer.accelerator.is_main_process:
-            clean(output)
-        self._clock = (time.perf_counter(), time.process_time())
-        if self.checkpoint is None:
-            return
-        self.saved = (state.global_step, self.checkpoint)
-        if trainer.accelerator.is_main_process and Path(self.checkpoint).resolve().parent == output.resolve():
-            if aside := set_aside_after(output, state.global_step):
-                names = ", ".join(path.name for path in aside)
-                logger.warning("going on from step %d; later checkpoints are now %s", state.global_step, names)
-        # transformers takes these from the checkpoint; what is asked for now counts.
-        state.compute_steps(args, state.max_steps)
-        if not self.restored:
-            logger.warning(
-                "%s holds nothing of progpo_trl's own: the run goes on, but metrics that were not logged yet are lost",
-                self.checkpoint,
-            )
-            return
-        if self.restored["processes"] != trainer.accelerator.num_processes:
-            logger.warning(
-                "%s was saved by %d process(es) and this run has %d: it goes on, but not bit for bit",
-                self.checkpoint,
-                self.restored["processes"],
-                trainer.accelerator.num_processes,
-            )
-        trainer.carry = {**self.restored["carry"], **trainer.carry}
-        trainer._metrics["train"].update(self.restored["metrics"])
-        trainer._tr_loss += self.restored["loss"]
-        trainer._globalstep_last_logged = self.restored["last_logged"]
-        if self.restored["evaluation_due"]:
-            self._evaluate(args, state, control)
-
-    def _evaluate(self, args, state, control) -> None:
-        """The evaluation that a signal cut short, with the checkpoint that was due after it."""
-        trainer = self.trainer
-        self.evaluation_due, self.save_due = True, self.restored["save_due"]
-        trainer._load_rng_state(self.checkpoint)
-        metrics = trainer._evaluate(None, None)
-        better = trainer._determine_best_metric(metrics, None)
-        if better if args.save_strategy == SaveStrategy.BEST else self.save_due:
-            trainer._save_checkpoint(trainer.model_wrapped, None)
-            trainer.callback_handler.on_save(args, state, control)
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if self.inside:
-            return
-        if self.delayed:
-            control.should_save, self.delayed = True, False
-        self.generators = generators()
-        self.evaluation_due, self.save_due = control.should_evaluate, control.should_save
-        self.stopping = self.trainer.stop_signals.agree(self.trainer._largest)
-        if self.stopping:
-            if args.save_strategy == SaveStrategy.NO:
-                raise TrainingInterrupted(self.stopping)
-            # Once this step is logged, save; the evaluation may take longer than we are given.
-            control.should_evaluate, control.should_save = False, True
-
-    def on_evaluate(self, args, state, control, **kwargs):
-        self.evaluation_due = False
-        self.generators = generators()
-
-    def on_save(self, args, state, control, **kwargs):
-        if self.stopping:
-            raise TrainingInterrupted(self.stopping, self.saved[1])
-
-    @property
-    def seconds(self) -> tuple[float, float]:
-        """Wall and CPU seconds since training began, those before the checkpoint included."""
-        wall, cpu = self._seconds
-        return wall + time.perf_counter() - self._clock[0], cpu + time.process_time() - self._clock[1]
-
-    def write(self, folder: Path) -> None:
-        """Write this process's part of a checkpoint."""
-        trainer = self.trainer
-        wandb = sys.modules.get("wandb")
-        run = getattr(wandb, "run", None)
-        values = {
-            "processes": trainer.accelerator.num_processes,
-            "metrics": {name: [float(v) for v in values] for name, values in trainer._metrics["train"].items()},
-            "loss": float(trainer._tr_loss),
-            "last_logged": trainer._globalstep_last_logged,
-            "evaluation_due": self.evaluation_due,
-            "save_due": self.save_due,
-            "seconds": self.seconds,
-            "wandb_run_id": None if run is None else run.id,
-            "carry": trainer.carry,
-        }
-        write_run_state(folder, trainer.accelerator.process_index, values)
+@contextlib.contextmanager
+def _or_say_what_is_saved(run_dir: Path, what: str) -> Iterator[None]:
+    """Around writing `what`: CheckpointNotSaved if that fails. What was begun is removed, it may be what fills the
+    disk."""
+    try:
+        yield
+    except Exception as error:
+        # A full disk is a RuntimeError of torch, a SafetensorError and, from tokenizers, an Exception.
+        with contextlib.suppress(OSError):
+            clean(run_dir)
+        newest = newest_complete(run_dir)[0]
+        kept = f"the newest complete checkpoint is {newest}" if newest else "there is no complete checkpoint yet"
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointNotSaved(f"cannot save {what} in {run_dir}: {reason}; {kept}") from error

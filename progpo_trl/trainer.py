@@ -94,6 +94,11 @@ class MultiTurnGRPOTrainer(Resumable, Publishing, ExactLossTrainer):
                 "environment= is required: a TaskSet, or an Environment class together with train_dataset=task ids"
             )
         args = args or MultiTurnGRPOConfig(output_dir="runs/multi-turn-grpo")
+        if args.disable_dropout and getattr(peft_config, "lora_dropout", 0.0):
+            raise ValueError(
+                f"disable_dropout turns lora_dropout={peft_config.lora_dropout:g} off too: set lora_dropout to 0, or "
+                "disable_dropout to false (the policy that is trained is then not the one that played)"
+            )
         # Datasets may be generators; they are read more than once below.
         train_dataset, eval_dataset = as_ids(train_dataset), as_ids(eval_dataset)
         self.tasks = task_set(environment, train_dataset, eval_dataset)

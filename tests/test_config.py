@@ -92,14 +92,18 @@ def test_a_run_ends_with_a_generation(tmp_path):
         assert config(tmp_path, groups_per_generation=2, updates_per_generation=2, max_steps=5).max_steps == 6
 
 
-def test_the_best_checkpoint_needs_an_evaluation_before_every_one(tmp_path):
+def test_the_best_checkpoint_needs_one_after_every_evaluation(tmp_path):
     batch = {"groups_per_generation": 2, "updates_per_generation": 4}
     best = {**batch, "load_best_model_at_end": True}
-    c = config(tmp_path, **best, save_every_generations=4, eval_every_generations=2)
+    c = config(tmp_path, **best, save_every_generations=2, eval_every_generations=2)
     assert c.load_best_model_at_end
     assert (c.metric_for_best_model, c.greater_is_better) == ("success", True)
-    with pytest.raises(ValueError, match=r"saved every 3 generation\(s\), evaluations take place every 2 generation"):
-        config(tmp_path, **best, save_every_generations=3, eval_every_generations=2)
+    # also where one is a multiple: transformers would forget a best evaluation without a checkpoint, but not its value
+    for saves, evaluations in ((3, 2), (4, 2), (1, 2)):
+        said = rf"saved every {saves} generation\(s\), evaluations take place every {evaluations} generation"
+        with pytest.raises(ValueError, match=said):
+            config(tmp_path, **best, save_every_generations=saves, eval_every_generations=evaluations)
+    assert config(tmp_path, **best, save_strategy="best", eval_every_generations=2).load_best_model_at_end
     # in steps, both are fine before they are moved to the ends of generations: 12 and 8
     steps = {"save_strategy": "steps", "save_steps": 10, "eval_strategy": "steps", "eval_steps": 5}
     with pytest.warns(UserWarning, match="inside a generation"), pytest.raises(ValueError, match="every 3 generation"):
@@ -211,3 +215,29 @@ def test_every_field_of_ours_has_a_help_text():
     for name, f in MultiTurnGRPOConfig.__dataclass_fields__.items():
         if name not in GRPOConfig.__dataclass_fields__:
             assert f.metadata.get("help"), name
+
+
+@pytest.mark.parametrize(
+    ("metric", "greater"),
+    [
+        ("success", True), ("eval_return", True), ("success/heat", True), ("steps", False), ("format_invalid", False),
+        ("eval_inadmissible", False), ("step_limit", False), ("context_limit", False), ("dropped", False),
+    ],
+)  # fmt: skip
+def test_what_is_better_of_a_metric(tmp_path, metric, greater):
+    best = {
+        "groups_per_generation": 2, "load_best_model_at_end": True, "save_every_generations": 1,
+        "eval_every_generations": 1, "metric_for_best_model": metric,
+    }  # fmt: skip
+    assert config(tmp_path, **best).greater_is_better == greater
+    assert config(tmp_path, **best, greater_is_better=not greater).greater_is_better != greater
+
+
+def test_of_the_environments_own_metrics_somebody_must_say_what_is_better(tmp_path):
+    best = {
+        "groups_per_generation": 2, "load_best_model_at_end": True, "save_every_generations": 1,
+        "eval_every_generations": 1, "metric_for_best_model": "info/loops",
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="set greater_is_better"):
+        config(tmp_path, **best)
+    assert config(tmp_path, **best, greater_is_better=False).greater_is_better is False

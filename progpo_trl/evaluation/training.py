@@ -25,7 +25,7 @@ def write_training_evaluation(trainer, episodes: Sequence[Episode]) -> Path | No
 
     Main process only. The path of the file; None when it could not be written: logging never stops a training.
     """
-    args, step = trainer.args, trainer.state.global_step
+    args, step = trainer.args, trainer.weights_step
     played = {e.task_id: e for e in episodes}
     panel = panel_of_ids(trainer.tasks, played)
     lines = []

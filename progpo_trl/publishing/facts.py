@@ -99,6 +99,8 @@ def training_rows(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> di
     for name in ("episodes", "generations", "updates"):
         if summary.get(name) is not None:
             rows[name] = f"{summary[name]:,}"
+    if (best := summary.get("weights_step")) is not None and best != summary.get("updates"):
+        rows["weights"] = f"after update {best:,}, the best evaluation"
     for name in ("num_generations", "groups_per_generation", "learning_rate", "beta", "loss_type"):
         if settings.get(name) is not None:
             rows[name.replace("_", " ")] = settings[name]

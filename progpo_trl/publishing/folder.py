@@ -116,7 +116,9 @@ class _Source:
     def step(self) -> int | None:
         """The update after which the weights are."""
         number = self.run.resolve().name.removeprefix("checkpoint-")
-        return int(number) if number.isdecimal() else self.summary.get("updates")
+        if number.isdecimal():
+            return int(number)
+        return self.summary.get("weights_step", self.summary.get("updates"))
 
     def evaluations(self) -> list[Path]:
         """The evaluations that lie with the run."""

@@ -46,7 +46,7 @@ class Publishing:
         from progpo_trl.publishing.method import methods_of
         from progpo_trl.settings import versions
 
-        args, step = self.args, self.state.global_step
+        args, step = self.args, self.weights_step
         repo = self.hub_model_id or args.hub_model_id or Path(args.output_dir).resolve().name
         place = getattr(self.model.config, "_name_or_path", None) or None
         base = base_of(place)
@@ -64,7 +64,10 @@ class Publishing:
             methods=methods_of(self.advantage),
             environment={"name": self.tasks.name},
             evaluations=[names.value(content) for content in contents],
-            training=training_rows({n: getattr(args, n) for n in settings}, {"seed": args.seed, "updates": step}),
+            training=training_rows(
+                {n: getattr(args, n) for n in settings},
+                {"seed": args.seed, "updates": self.state.global_step, "weights_step": step},
+            ),
             versions=versions(),
             recipe=Path(args.output_dir, "config.yaml").is_file(),
             tags=tags or [],

@@ -72,6 +72,7 @@ class RunSummary:
             "train_seconds": round(wall_seconds, 2),
             "train_cpu_seconds": round(cpu_seconds, 2),
             "updates": state.global_step,
+            "weights_step": self.trainer.weights_step,
             "generations": generations,
             "episodes": generations * args.generation_batch_size,
         }

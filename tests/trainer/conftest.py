@@ -17,6 +17,23 @@ torch.set_num_threads(1)
 gc.freeze()
 
 
+@pytest.fixture(scope="module")
+def start():
+    """`resume_run.start`: runs in processes of their own."""
+    import resume_run
+
+    with resume_run.server() as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A tiny policy on disk."""
+    import resume_run
+
+    return resume_run.base_model(tmp_path_factory.mktemp("base"))
+
+
 @pytest.fixture
 def install(monkeypatch):
     """Lets TRL use a stand-in for vLLM in this test; failed requests are repeated after a short pause."""

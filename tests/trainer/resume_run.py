@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import sys
@@ -20,6 +21,7 @@ import toy
 from transformers import Qwen2ForCausalLM, TrainerCallback
 
 from progpo_trl import MultiTurnGRPOTrainer, atomic
+from progpo_trl.checkpoint_files import CheckpointNotSaved
 from progpo_trl.stopping import StopSignals
 
 TOKENIZER = toy.make_tokenizer()
@@ -54,7 +56,7 @@ def start(function: Callable, *args, log: Path, ranks: int = 1, **kwargs) -> lis
     return processes
 
 
-def finish(processes: list, timeout: float = 60.0) -> list[int]:
+def finish(processes: list, timeout: float = 300.0) -> list[int]:
     """Wait for the processes; their exit codes, negative for signals. A process that hangs fails the test."""
     for process in processes:
         process.join(timeout)
@@ -159,12 +161,14 @@ def base_model(folder: Path) -> str:
     return str(folder)
 
 
-def make_trainer(base: str, folder: str, lora: bool = False, callbacks=None, n_tasks: int = 6, **config) -> Trainer:
+def make_trainer(
+    base: str, folder: str, lora: bool = False, callbacks=None, n_tasks: int = 6, cls=None, **config
+) -> Trainer:
     from peft import LoraConfig
 
     if lora:
         lora = LoraConfig(r=2, lora_alpha=8, lora_dropout=0.1, target_modules="all-linear", task_type="CAUSAL_LM")
-    return Trainer(
+    return (cls or Trainer)(
         base if config.get("beta") or lora else Qwen2ForCausalLM.from_pretrained(base),
         toy.config(folder, **SETTINGS | config),
         environment=toy.tasks(n=n_tasks, n_eval=3),
@@ -186,6 +190,7 @@ SETTINGS = {
     "max_turns": 2,
     "max_completion_length": 6,
     "num_generations": 2,
+    "disable_dropout": False,
 }
 
 
@@ -208,6 +213,30 @@ def train(base, folder, kill=(), at=None, signals=False, resume=None, ranks=1, *
     except KeyboardInterrupt as stop:
         print(f"interrupted, saved {stop.checkpoint}")
         return 128 + stop.signum
+    return 0
+
+
+class FullDisk(TrainerCallback):
+    """From the end of a step on no file can grow beyond `limit` bytes."""
+
+    def __init__(self, step: int, limit: int):
+        self.step, self.limit = step, limit
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.limit, resource.RLIM_INFINITY))
+
+
+def train_on_a_full_disk(base, folder, step, limit, **settings) -> int:
+    """Train and save the final model; 3, with the reason printed, when the disk is too full for that."""
+    trainer = make_trainer(base, folder, callbacks=[FullDisk(step, limit)], **settings)
+    try:
+        trainer.train()
+        trainer.save_final_model(folder)
+    except CheckpointNotSaved as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        print(f"said: {error}")
+        return 3
     return 0
 
 

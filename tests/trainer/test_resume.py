@@ -24,17 +24,6 @@ _TIMES = ("time/", "step_time", "train_")
 
 
 @pytest.fixture(scope="module")
-def start():
-    with resume_run.server() as start:
-        yield start
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return resume_run.base_model(tmp_path_factory.mktemp("base"))
-
-
-@pytest.fixture(scope="module")
 def straight(start, base, tmp_path_factory):
     """Runs that nothing interrupts, one per set of settings, with all their checkpoints."""
     known: dict[str, Path] = {}
@@ -181,6 +170,14 @@ def test_the_best_checkpoint_survives_rotation_and_resuming(start, base, straigh
         check_same(tmp_path, want, int(name.removeprefix("checkpoint-")))
 
 
+def test_the_mean_loss_of_a_resumed_run_is_of_its_own_steps(base, tmp_path):
+    """Loss that was pending in a checkpoint is logged after it, but is none of the steps that were taken since."""
+    settings = {"max_generations": 3, "logging_steps": 4, "eval_every_generations": None}
+    resume_run.make_trainer(base, str(tmp_path), **settings).train()
+    again = resume_run.make_trainer(base, str(tmp_path), **settings).train(resume_from_checkpoint=True)
+    assert again.training_loss == 0.0, "no step was left to take"
+
+
 # ---------------------------------------------------------------------------------------------------- two processes
 
 
@@ -283,6 +280,22 @@ def test_two_processes_stop_together(start, base, straight, tmp_path, signalled)
         assert finish(start(resume_run.train, base, str(tmp_path), log=log, resume=True, **PAIR)) == [0, 0]
         check_same(tmp_path, straight(**PAIR), 8)
         check_same_episodes(tmp_path, straight(**PAIR))
+
+
+@pytest.mark.distributed
+@pytest.mark.skipif(not CAN_RESUME_PAIRS, reason="this transformers cannot resume several processes on a CPU")
+def test_an_evaluation_that_is_due_is_made_by_all_processes_also_by_new_ones(start, base, tmp_path):
+    log = tmp_path / "log"
+    at = {"number": signal.SIGTERM, "step": 4, "turn": 1, "evaluating": True, "rank": 0}
+    stopped = start(resume_run.train, base, str(tmp_path), log=log, signals=True, at=at, max_generations=3)
+    assert finish(stopped) == [143]
+    assert not (tmp_path / "evaluation-4.json").exists()
+    pair = {"ranks": 2, "max_generations": 3}
+    assert finish(start(resume_run.train, base, str(tmp_path), log=log, resume=True, **pair)) == [0, 0]
+    assert (tmp_path / "evaluation-4.json").exists()
+    words = log.read_text()
+    assert "was saved by 1 process(es) and this run has 2" in words
+    assert "holds nothing of progpo_trl's own" not in words
 
 
 @pytest.mark.distributed

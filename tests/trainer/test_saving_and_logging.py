@@ -36,7 +36,14 @@ def test_lora_adapter_reloads_with_the_same_logits(tmp_path, tokenizer, context)
     toy.make_model(tokenizer).save_pretrained(base)
     trainer = MultiTurnGRPOTrainer(
         str(base),
-        toy.config(tmp_path / "run", context=context, max_generations=2, beta=0.01, gradient_checkpointing=True),
+        toy.config(
+            tmp_path / "run",
+            context=context,
+            max_generations=2,
+            beta=0.01,
+            gradient_checkpointing=True,
+            disable_dropout=False,
+        ),
         environment=toy.tasks(),
         processing_class=tokenizer,
         # lora_dropout: the policy must be sampled without it
