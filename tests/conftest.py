@@ -4,7 +4,12 @@ import os
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# An example that takes its time on a busy machine is no failure.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -72,14 +72,14 @@ def test_scalars_as_the_field_wants_them(tmp_path, written, hint, expected):
         assert convert("x", read_file(tmp_path / "x.yaml")["x"], hint) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.floats(allow_nan=False), st.integers())
 def test_numbers_survive_being_written(number, whole):
     assert convert("x", read_argument([repr(number)]), float) == number or abs(number) == float("inf")
     assert convert("x", read_argument([str(whole)]), int) == whole
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(max_size=30))
 @example("<<")
 def test_any_text_is_text_or_a_one_line_error(text):

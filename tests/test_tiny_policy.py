@@ -59,7 +59,7 @@ def conversation(observations, commands):
     return messages
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(max_size=200))
 def test_any_text_round_trips(tokenizer, shop_tokenizer, text):
     if any(token in text for token in SPECIAL):

@@ -90,7 +90,7 @@ def all_of(*left_out):
 
 @all_of()
 @given(episodes=random_episodes())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_groups_with_reward_are_untouched_bitwise(name, episodes):
     batch, base = batch_of(episodes), ESTIMATORS[name]
     plain = np.asarray(base(batch), np.float32)
@@ -105,7 +105,7 @@ def test_groups_with_reward_are_untouched_bitwise(name, episodes):
 
 
 @given(episodes=random_episodes(penalties=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_fallback_is_centred_scaled_and_bounded(episodes):
     batch = batch_of(episodes)
     estimator = ProGPO()
@@ -131,7 +131,7 @@ def by_episode(batch, values):
 @all_of(*ORDERED)
 @pytest.mark.parametrize("fallback", [False, True])
 @given(episodes=random_episodes(), seed=st.integers(0, 99))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_order_of_episodes_and_groups_does_not_matter(name, fallback, episodes, seed):
     estimator = ProGPO(ESTIMATORS[name]) if fallback else ESTIMATORS[name]
     order = np.random.default_rng(seed).permutation(len(episodes))
@@ -145,7 +145,7 @@ def test_order_of_episodes_and_groups_does_not_matter(name, fallback, episodes, 
 
 @all_of()
 @given(episodes=random_episodes(), seed=st.integers(0, 99))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_steps_of_episodes_may_be_interleaved(name, episodes, seed):
     """verl-agent's rows are; the order within an episode stays."""
     batch = batch_of(episodes)
@@ -162,7 +162,7 @@ def test_steps_of_episodes_may_be_interleaved(name, episodes, seed):
 
 @all_of(*WHOLE_BATCH)
 @given(episodes=random_episodes(), group=st.integers(0, 3))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_groups_do_not_see_each_other(name, episodes, group):
     batch = batch_of(episodes)
     alone = batch_of([e for e in episodes if e.group == group])
@@ -175,7 +175,7 @@ def test_groups_do_not_see_each_other(name, episodes, group):
 
 @all_of()
 @given(episodes=random_episodes(), block=st.integers(1, 20))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_blocks_change_nothing(name, episodes, block):
     """The pieces that large batches are looked at in (`StepBatch.blocks`)."""
     whole = ProGPO(ESTIMATORS[name])(batch_of(episodes))
@@ -190,7 +190,7 @@ def test_blocks_change_nothing(name, episodes, block):
 
 @all_of("own function")
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5), seed=st.integers(0, 99))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_constant_groups_are_exactly_zero(name, lengths, seed):
     """All fail, without penalties and with every step invalid: rounding noise gives 0.0074 in the references."""
     if name.endswith("released"):
@@ -202,7 +202,7 @@ def test_constant_groups_are_exactly_zero(name, lengths, seed):
 
 
 @given(episodes=random_episodes())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_terms_sum_to_zero_over_what_they_are_centred_on(episodes):
     batch = batch_of(episodes)
     for norm in ("mean", "mean_std"):
@@ -217,7 +217,7 @@ def test_terms_sum_to_zero_over_what_they_are_centred_on(episodes):
 
 @pytest.mark.parametrize("name", ["grpo", "trl", "gigpo", "hgpo"])
 @given(episodes=random_episodes(penalties=False), scale=st.sampled_from([0.5, 3.0, 100.0]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_std_modes_do_not_depend_on_the_scale_of_rewards(name, episodes, scale):
     estimator = replace(ESTIMATORS[name], eps=0.0)
     batch = batch_of(episodes)
@@ -229,7 +229,7 @@ def test_std_modes_do_not_depend_on_the_scale_of_rewards(name, episodes, scale):
     "estimator", [GRPO(norm="mean"), GiGPO(norm="mean"), HGPO(norm="mean"), ProxMO(norm="mean", psc=False)]
 )
 @given(episodes=random_episodes(penalties=False), scale=st.sampled_from([0.5, 3.0, 100.0]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_mean_modes_are_linear_in_rewards(estimator, episodes, scale):
     batch = batch_of(episodes)
     scaled = replace(batch, reward=scale * batch.reward, episode_return=scale * batch.episode_return)
@@ -237,7 +237,7 @@ def test_mean_modes_are_linear_in_rewards(estimator, episodes, scale):
 
 
 @given(episodes=random_episodes(), factor=st.floats(0.1, 9), shift=st.floats(-5, 5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_fallback_is_invariant_to_affine_maps_of_progress_and_to_renaming(episodes, factor, shift):
     batch = batch_of(episodes)
     plain = ProGPO(tau_P=0)(batch)
@@ -248,7 +248,7 @@ def test_fallback_is_invariant_to_affine_maps_of_progress_and_to_renaming(episod
 
 
 @given(episodes=random_episodes(penalties=False))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_limits(episodes):
     batch = batch_of(episodes)
     returns, group = step_returns(batch, 0.95), batch.group
@@ -280,7 +280,7 @@ def test_limits(episodes):
 
 
 @given(episodes=random_episodes(texts=("on a shelf", "on a desk", "by the door"), penalties=False))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_proxmo_without_temperature_is_exact_matching_of_vectors(episodes):
     batch = batch_of(episodes)
     exact = ProxMO(aggregation="exact", norm="mean").step_term(batch, step_returns(batch, 0.95))
@@ -313,7 +313,7 @@ def naive_aggregation(batch, tau, max_features, scope, exclude_self):
 @pytest.mark.parametrize("exclude_self", [False, True])
 @pytest.mark.parametrize("scope", ["group", "batch"])
 @given(episodes=random_episodes(), features=st.integers(1, 9), tau=st.sampled_from([0.05, 0.1, 1.0]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_soft_aggregation_on_distinct_texts_is_lossless(scope, exclude_self, episodes, features, tau):
     batch = batch_of(episodes)
     estimator = ProxMO(tau=tau, max_features=features, tfidf_scope=scope, exclude_self=exclude_self)
@@ -334,7 +334,7 @@ def naive_clusters(batch, threshold):
 
 
 @given(data=st.data(), threshold=st.sampled_from([0.3, 0.6, 0.8, 0.9, 0.95, 0.99]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_similarity_clusters_are_those_of_difflib(data, threshold):
     base = data.draw(st.sampled_from(["abcab", "You see a mug 1 and a cup 2. " * 9, "\u00e9\U0001f600x" * 90, ""]))
     edit = st.tuples(st.integers(0, max(0, len(base) - 1)), st.sampled_from(["", "x", "qu", " "]))
@@ -355,7 +355,7 @@ def test_similarity_clusters_are_those_of_difflib(data, threshold):
 
 
 @given(seed=st.integers(0, 10**6), threshold=st.sampled_from([0.5, 0.8, 0.9, 0.95]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_similarity_clusters_of_long_texts_are_those_of_difflib(seed, threshold):
     """Long enough for every bound, slices included; pieces are lost, added and changed."""
     rng = np.random.default_rng(seed)
@@ -380,7 +380,7 @@ def test_similarity_clusters_of_long_texts_are_those_of_difflib(seed, threshold)
 
 
 @given(episodes=random_episodes(texts=("ab", "cd", "ef")))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_high_similarity_threshold_is_exact(episodes):
     batch = batch_of(episodes)
     assert GiGPO(similarity=0.999)(batch).tobytes() == GiGPO()(batch).tobytes()
@@ -388,7 +388,7 @@ def test_a_high_similarity_threshold_is_exact(episodes):
 
 @all_of()
 @given(episodes=random_episodes(), which=st.integers(0, 19))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_copies_of_an_episode_get_equal_advantages(name, episodes, which):
     twice = [*episodes, episodes[which % len(episodes)]]
     batch = batch_of(twice)
@@ -398,7 +398,7 @@ def test_copies_of_an_episode_get_equal_advantages(name, episodes, which):
 
 @all_of()
 @given(episodes=random_episodes(), where=st.integers(0, 19))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_dropped_episodes_leave_the_statistics(name, episodes, where):
     where %= len(episodes) + 1
     crashed = episode(episodes[0].group, ["a", "go on"], 10.0, dropped=True)
@@ -416,7 +416,7 @@ def test_dropped_episodes_leave_the_statistics(name, episodes, where):
 
 
 @given(episodes=random_episodes())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_score_of_single_episodes_is_the_score_of_the_batch(episodes):
     def by_hand(trajectory):
         seen = trajectory.observations

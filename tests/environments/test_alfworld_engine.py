@@ -210,7 +210,7 @@ def follow(environment, choices):
     return results
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(CHOICES, CHOICES)
 def test_episodes_repeat_and_do_not_touch_each_other(mine, other):
     alone = follow(AlfworldEnvironment(OneGame(ROOM)), mine)
@@ -220,7 +220,7 @@ def test_episodes_repeat_and_do_not_touch_each_other(mine, other):
     assert follow(two, mine) == alone
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(CHOICES, st.integers(0, 60))
 def test_a_pickled_episode_goes_on_as_if_nothing_had_happened(choices, cut):
     environment = AlfworldEnvironment(OneGame(ROOM))

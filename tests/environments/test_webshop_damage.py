@@ -79,7 +79,7 @@ def problem_of(folder):
     return None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_damage_gives_an_episode_or_one_clear_error(built, tmp_path_factory, data):
     folder = Path(shutil.copytree(built, tmp_path_factory.mktemp("damage") / "shop"))

@@ -83,7 +83,7 @@ def test_possessives_stop_words_and_case():
     assert terms("\u039f\u03a3 \u0130x") == ["\u03bf\u03c3", "ix"]  # sign by sign, as Java lowers them
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(alphabet=st.characters(max_codepoint=127), max_size=60) | st.text("ab1_.:,;' ", max_size=40))
 def test_the_short_rules_for_ascii_text_are_the_full_ones(text):
     assert words(text) == analyzer._WORD.findall(text)
@@ -119,7 +119,7 @@ def test_stems(word, expected):
     assert stem(word) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(max_size=30))
 def test_any_word_has_a_stem_that_is_no_longer(word):
     assert len(stem(word)) <= max(len(word), 1)
@@ -156,7 +156,7 @@ def test_equal_scores_stand_in_the_order_of_the_ids():
     assert [ids[i] for i in index.search("mug", 2)] == ["B1", "B10"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.lists(st.sampled_from("red blue mug hat sofa".split()), max_size=6), max_size=30), st.data())
 def test_the_best_are_the_first_of_a_full_sort(texts, data):
     index = SearchIndex.build([" ".join(text) for text in texts], [f"{i:03d}" for i in range(len(texts))])
