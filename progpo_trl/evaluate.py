@@ -224,13 +224,15 @@ def run_job(job: Job, argv: Sequence[str]) -> int:
     """Load, play, write, tell; the exit code."""
     from progpo_trl.evaluation.processes import Processes
     from progpo_trl.evaluation.results import EVALUATION, table
-    from progpo_trl.evaluation.run import already_there, evaluate, panel_exists
+    from progpo_trl.evaluation.run import already_there, check_folder, check_plays, evaluate, panel_exists
 
     options = job.options
+    # What can be found out before a large model is loaded is found out before.
+    check_plays(options.temperatures, options.seeds, options.tasks)
+    check_folder(job.out)
     Processes(job.config.use_cpu)  # the process group and its devices, before a model takes one
     tasks = load_tasks(job.script)
     splits = options.split or [job.script.environment["eval_split"] or tasks.eval_split]
-    # What can be found out before a large model is loaded is found out before.
     for split in splits:
         panel_exists(tasks, split)
     if not options.resume and (job.out / EVALUATION).exists():

@@ -154,12 +154,15 @@ def test_whose_words_are_whose():
         (["--config", "quickstart", "--environment.levle", "easy"], "did you mean 'environment.level'"),
         (["--config", "quickstrat"], "no recipe of that name; did you mean 'quickstart'"),
         (["--model", "./nowhere", "--environment", "alfworld_generated"], "./nowhere: there is no such folder"),
+        (["--config", "quickstart", "--seeds", "0", "-1"], "a sampling seed must be at least 0, got -1"),
+        (["--config", "quickstart", "--out", "taken/here"], "taken is a file (taken/here would lie in it)"),
         (["--model", "tiny"], "no environment"),
         (["--agent", "oracle", "--model", "tiny", "--environment", "alfworld_generated"], "plays without a model"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").touch()
     assert main(["evaluate", *words]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("progpo evaluate: error: ")

@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 
 import pytest
 from worlds import Doors, Scripted, doors
@@ -12,6 +14,7 @@ from progpo_trl.environments.webshop.baselines import BASELINES, evaluate_baseli
 from progpo_trl.environments.webshop.store import build_store, generated_source
 from progpo_trl.episodes import episode_from_json
 from progpo_trl.evaluation import EvaluationError, baseline, evaluate, panel_of, read_evaluation, table
+from progpo_trl.evaluation.locks import LOCK
 
 
 def lines(folder):
@@ -135,11 +138,66 @@ def test_several_episodes_at_once_are_as_one_after_the_other():
         ({"temperatures": ()}, "one temperature"),
         ({"temperatures": (-1.0,)}, "at least 0"),
         ({"n_tasks": 0}, "at least 1"),
+        ({"seeds": (0, -1)}, "a sampling seed must be at least 0, got -1"),
     ],
 )
 def test_what_cannot_be_played_is_named(options, message):
     with pytest.raises(EvaluationError, match=message):
         evaluate(Scripted(), doors(3), **options)
+
+
+# ------------------------------------------------------------------------------------------------------------ folder
+
+
+def test_a_folder_is_one_evaluations_at_a_time(tmp_path):
+    class Meanwhile(Scripted):
+        def player(self, game, tasks):
+            for resume in (True, False):
+                with pytest.raises(EvaluationError, match="another evaluation is writing to"):
+                    evaluate(Scripted(), tasks, out=tmp_path, resume=resume)
+            return super().player(game, tasks)
+
+    whole = evaluate(Meanwhile(), doors(3), out=tmp_path)
+    assert read_evaluation(tmp_path) == whole
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["episodes.jsonl", "evaluation.json"]
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(Scripted(stop_after=0), doors(3), seeds=(0, 1), out=tmp_path, resume=True)
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_two_processes_on_one_folder_and_one_that_was_killed(tmp_path):
+    code = f"""
+from pathlib import Path
+from progpo_trl.evaluation.locks import only_one_in
+with only_one_in(Path({str(tmp_path)!r})):
+    print("held", flush=True)
+    input()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(EvaluationError, match="wait for it to end, or choose another --out"):
+            evaluate(Scripted(), doors(3), out=tmp_path)
+        assert sorted(p.name for p in tmp_path.iterdir()) == [LOCK]
+        holder.kill()
+    assert (tmp_path / LOCK).exists()  # what a killed process leaves
+    evaluate(Scripted(), doors(3), out=tmp_path)
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_a_place_where_no_folder_can_be(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for out, message in (
+        ("file", "file is a file, and results need a folder: choose another --out"),
+        ("file/deep/er", r"file is a file \(.*file/deep/er would lie in it\)"),
+        ("link", "link is a link to nothing"),
+    ):
+        with pytest.raises(EvaluationError, match=message):
+            evaluate(Scripted(), doors(3), out=tmp_path / out)
+    (tmp_path / "out" / ".evaluation.json.partial").mkdir(parents=True)
+    with pytest.raises(EvaluationError, match="evaluation.json.partial: cannot be written: Is a directory"):
+        evaluate(Scripted(), doors(3), out=tmp_path / "out")
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 # ------------------------------------------------------------------------------------------------------------ panels
