@@ -215,9 +215,9 @@ def test_alfworld_data_that_is_not_there(monkeypatch, tmp_path):
 @pytest.mark.parametrize("check", [data.check_alfworld, data.check_webshop])
 def test_a_place_of_data_is_named_once(monkeypatch, tmp_path, check):
     (tmp_path / "empty").mkdir()
-    (tmp_path / "file").touch()
+    (tmp_path / "a-file").touch()
     monkeypatch.chdir(tmp_path)
-    for place in (tmp_path / "nowhere", tmp_path / "empty", tmp_path / "file", "empty", "nowhere"):
+    for place in (tmp_path / "nowhere", tmp_path / "empty", tmp_path / "a-file", "empty", "nowhere"):
         for name in ("ALFWORLD_DATA", "WEBSHOP_DATA"):
             monkeypatch.setenv(name, str(place))
         (found,) = look(check, case())
@@ -262,7 +262,11 @@ def test_the_recipe(tmp_path, capsys):
 def test_an_accelerate_config_that_cannot_be_read(tmp_path, capsys):
     bad = tmp_path / "bad.yaml"
     bad.write_text("num_processes: [\n")
-    for path, message in ((tmp_path, ": Is a directory"), (tmp_path / "no", ": No such file"), (bad, ": is not valid")):
+    for path, message in (
+        (tmp_path, ": Is a directory"),
+        (tmp_path / "no", ": No such file"),
+        (bad, ": is not valid"),
+    ):
         assert main(["doctor", "--accelerate-config", str(path)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"progpo doctor: error: --accelerate-config {path}{message}")
