@@ -197,13 +197,17 @@ def _check_same(path: Path, header: dict[str, Any]) -> None:
     """A resumed evaluation must be of the same agent, environment and games."""
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise EvaluationError(f"{path}: cannot be read: {error}") from None
+    except OSError as error:
+        raise EvaluationError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise EvaluationError(f"{path}: cannot be read, it is no JSON document: {error}") from None
+    if not isinstance(before, dict) or not isinstance(before.get("panels", []), list):
+        raise EvaluationError(f"{path}: cannot be read, it is no evaluation")
     now = json.loads(json.dumps(header, default=str))
     for name in ("format", "agent", "environment", "conditions"):
         if before.get(name) != now[name]:
             raise EvaluationError(f"{path} is of another evaluation: {difference(before.get(name), now[name], name)}")
-    known = {panel["split"]: panel for panel in before.get("panels", [])}
+    known = {panel["split"]: panel for panel in before.get("panels", []) if isinstance(panel, dict) and "split" in panel}
     for panel in now["panels"]:
         if panel["split"] in known and known[panel["split"]] != panel:
             what = difference(known[panel["split"]], panel, f"panel {panel['split']}")
