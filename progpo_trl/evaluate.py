@@ -110,7 +110,9 @@ def parser() -> argparse.ArgumentParser:
             "Settings that decide what is played are those of a training, by the same names, and override the file:\n"
             "  --environment.games DIR, --environment.level easy, --context full, --prompt_template FILE,\n"
             "  --max_completion_length N, --max_turns N, --system_prompt TEXT, --attn_implementation sdpa, ...\n"
-            "`--environment NAME` is short for `--environment.name NAME`; `progpo train --help` explains each.\n\n"
+            "`--environment NAME` is short for `--environment.name NAME`; `progpo train --help` explains each.\n"
+            "--trust_remote_code lets a model run code of its own repository; only it and a file given with --config\n"
+            "turn that on, never the config.yaml that lies with a model.\n\n"
             "  progpo evaluate runs/quickstart\n"
             "  progpo evaluate --model Qwen/Qwen2.5-1.5B-Instruct --environment alfworld \\\n"
             "      --split valid_seen --split valid_unseen --seeds 0 1 2\n"
@@ -173,8 +175,19 @@ def _split_words(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return ours, theirs
 
 
-def read_job(options: argparse.Namespace, settings: Sequence[str], run: str | None) -> Job:
-    """What is to be evaluated; raises SettingsError or EvaluationError."""
+def read_job(
+    options: argparse.Namespace,
+    settings: Sequence[str],
+    run: str | None,
+    *,
+    trusted: bool | None = None,
+    prog="progpo evaluate",
+) -> Job:
+    """What is to be evaluated; raises SettingsError or EvaluationError.
+
+    trusted: whether the settings file may say `trust_remote_code` (default: when --config names it). One that came
+    with a model may not: whoever published it would decide that their code is run here.
+    """
     model = options.model or run
     if run is not None and not Path(run).is_dir():
         raise EvaluationError(f"{run}: there is no such folder")
@@ -183,6 +196,8 @@ def read_job(options: argparse.Namespace, settings: Sequence[str], run: str | No
     if run is not None and config is None:
         raise EvaluationError(f"{run}: is no run of progpo train (no config.yaml); give --model and --environment")
     words = [] if config is None else ["--config", config]
+    trusted = options.config is not None if trusted is None else trusted
+    words += [] if trusted else ["--trust_remote_code", "false"]  # what the command line says comes after it
     words += settings
     words += ["--model_name_or_path", model] if model else []
     if (options.agent in BASELINES or options.api_model) and config is None:
@@ -191,7 +206,9 @@ def read_job(options: argparse.Namespace, settings: Sequence[str], run: str | No
         words += ["--use_cpu", "true", "--bf16", "false", "--fp16", "false"]
     if options.dtype:
         words += ["--dtype", options.dtype]
-    script, training, model_args = parse(words, "progpo evaluate", only=SETTINGS)
+    script, training, model_args = parse(words, prog, only=SETTINGS)
+    if not trusted and isinstance(training.model_init_kwargs, dict):
+        training.model_init_kwargs.pop("trust_remote_code", None)
     if model is None and options.agent not in BASELINES and not options.api_model and options.adapter is None:
         model = model_args.model_name_or_path
     out = options.out or (home / "evaluation" if home and run else Path("evaluations", _name(options, model, script)))
@@ -301,7 +318,8 @@ def load_agent(job: Job, tasks: TaskSet) -> Agent:
 
     device = PartialState(cpu=job.config.use_cpu).device
     extra = {"revision": job.model_args.model_revision, "attn_implementation": job.model_args.attn_implementation}
-    extra |= {"trust_remote_code": job.config.trust_remote_code or None}
+    # False and not None, at which transformers would ask on the terminal.
+    extra |= {"trust_remote_code": job.config.trust_remote_code}
     extra |= {"quantization_config": get_quantization_config(job.model_args)}
     precision = torch.bfloat16 if job.config.bf16 else torch.float16 if job.config.fp16 else None
     facts = {} if job.run is None else {"run": str(job.run), "training_seed": job.config.seed}

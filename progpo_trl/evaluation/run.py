@@ -207,7 +207,7 @@ def _check_same(path: Path, header: dict[str, Any]) -> None:
     for name in ("format", "agent", "environment", "conditions"):
         if before.get(name) != now[name]:
             raise EvaluationError(f"{path} is of another evaluation: {difference(before.get(name), now[name], name)}")
-    known = {panel["split"]: panel for panel in before.get("panels", []) if isinstance(panel, dict) and "split" in panel}
+    known = {str(panel.get("split")): panel for panel in before.get("panels", []) if isinstance(panel, dict)}
     for panel in now["panels"]:
         if panel["split"] in known and known[panel["split"]] != panel:
             what = difference(known[panel["split"]], panel, f"panel {panel['split']}")
