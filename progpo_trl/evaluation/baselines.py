@@ -1,4 +1,9 @@
-"""Players without a model: random, expert and oracle. What a number of an agent is to be held against."""
+"""Players without a model: random, expert and oracle. What a number of an agent is to be held against.
+
+The expert is no upper bound: it sees no more than an agent, searches from a place drawn at random on, and loses games
+in which the steps run out before it has found all. An agent that has learned where things tend to be can beat it. The
+oracle knows the game; it loses only where its way, which need not be the shortest, is longer than the steps allowed.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +54,10 @@ class _RulePlayer(Player):
 
 
 def baseline(name: str, tasks: TaskSet) -> BaselineAgent:
-    """The baseline `name` (one of `NAMES`) for these tasks. Raises ValueError when the environment has none."""
+    """The baseline `name` (one of `NAMES`) for these tasks. Raises ValueError when the environment has none.
+
+    "expert" is no upper bound in limited steps; see the module's docstring.
+    """
     from progpo_trl.environments.alfworld import AlfworldTasks, GeneratedAlfworldTasks
     from progpo_trl.environments.webshop.tasks import ShopTasks
 

@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from worlds import Doors, Scripted, doors
@@ -15,6 +16,8 @@ from progpo_trl.environments.webshop.store import build_store, generated_source
 from progpo_trl.episodes import episode_from_json
 from progpo_trl.evaluation import EvaluationError, baseline, evaluate, panel_of, read_evaluation, table
 from progpo_trl.evaluation.locks import LOCK
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def lines(folder):
@@ -245,6 +248,19 @@ def test_alfworlds_baselines():
     assert found["oracle"]["results"][0]["seeds"] == [0]  # the same commands under every seed
     assert len(found["random"]["games"]) == 48
     assert all(c["results"][0]["inadmissible"] == c["results"][0]["format_invalid"] == 0 for c in found.values())
+
+
+def test_the_expert_is_no_upper_bound_in_limited_steps():
+    """The numbers of docs/evaluation.md."""
+    tasks, page = GeneratedAlfworldTasks("hard", n_eval=64), (DOCS / "evaluation.md").read_text(encoding="utf-8")
+    found = {}
+    for name, limit in (("expert", 50), ("expert", 15), ("oracle", 15)):
+        agent = baseline(name, tasks)
+        (part,) = evaluate(agent, tasks, splits=["valid_unseen"], max_turns=limit, progress=False)["results"]
+        found[name, limit] = round(100 * part["success"]["rate"], 1), round(part["steps"]["mean"], 1)
+    assert found == {("expert", 50): (100, 11.9), ("expert", 15): (85.9, 11.7), ("oracle", 15): (100, 6.8)}
+    for text in ("`expert` is no upper bound", "11.9 on average", "85.9 %", "6.8 on average"):
+        assert text in page
 
 
 BASES = ("random", "expert", "oracle")
