@@ -247,6 +247,8 @@ def run_job(job: Job, argv: Sequence[str]) -> int:
     # What can be found out before a large model is loaded is found out before.
     check_plays(options.temperatures, options.seeds, options.tasks)
     check_folder(job.out)
+    if options.batch_size < 1:
+        raise EvaluationError(f"--batch-size must be at least 1, got {options.batch_size}")
     Processes(job.config.use_cpu)  # the process group and its devices, before a model takes one
     tasks = load_tasks(job.script)
     splits = options.split or [job.script.environment["eval_split"] or tasks.eval_split]
@@ -309,31 +311,7 @@ def load_agent(job: Job, tasks: TaskSet) -> Agent:
             return baseline(options.agent, tasks)
         except ValueError as error:
             raise EvaluationError(str(error)) from error
-    import torch
-    from accelerate import PartialState
-    from trl import get_quantization_config
-
-    from progpo_trl.evaluation.policy_agent import PlaySettings
-    from progpo_trl.evaluation.policy_files import load_policy
-
-    device = PartialState(cpu=job.config.use_cpu).device
-    extra = {"revision": job.model_args.model_revision, "attn_implementation": job.model_args.attn_implementation}
-    # False and not None, at which transformers would ask on the terminal.
-    extra |= {"trust_remote_code": job.config.trust_remote_code}
-    extra |= {"quantization_config": get_quantization_config(job.model_args)}
-    precision = torch.bfloat16 if job.config.bf16 else torch.float16 if job.config.fp16 else None
-    facts = {} if job.run is None else {"run": str(job.run), "training_seed": job.config.seed}
-    policy = load_policy(
-        None if options.adapter and not options.model else job.model,
-        options.adapter,
-        settings=PlaySettings.from_config(job.config),
-        dtype=options.dtype or job.model_args.dtype or "float32",
-        device=str(device),
-        batch_size=options.batch_size,
-        autocast=precision if device.type == "cuda" and not options.dtype else None,
-        facts=facts,
-        **{name: value for name, value in (extra | (job.config.model_init_kwargs or {})).items() if value is not None},
-    )
+    policy = agent_options.policy(options, job.model, job.config, job.model_args, job.run)
     if options.agent in ("policy", "prompt"):
         return policy  # zero-shot prompting of weights is what a policy does, in batches
     from progpo_trl.evaluation.local_chat import LocalChatModel

@@ -69,7 +69,13 @@ def read_generation(path: str | Path, step: int | None = None) -> tuple[int, lis
             f"{path}: no generation at step {step}; the nearest is {near} (they go from {steps[0]} to {steps[-1]})"
         )
     episodes = [_episode(record, where) for where, record in generations[step]]
-    exclude_lonely(episodes)  # as the trainer did
+    try:
+        exclude_lonely(episodes)  # as the trainer did
+    except RuntimeError:
+        raise ExplainError(
+            f"{path}: no advantage was given at step {step}: its episodes were lost to environment errors or have no "
+            "steps; explain another generation with --step"
+        ) from None
     return step, sorted(episodes, key=lambda e: (e.group, e.index))
 
 

@@ -238,6 +238,10 @@ def test_wrong_use_is_one_line(run_folder, words, message, capsys):
         (b'\n{"step": "x"}', 'line 2: is a damaged episode: `step` must be a whole number, got "x"'),
         (b"\xff\xfe", "not UTF-8"),
         (b"[" * 100_000, "is no JSON"),
+        (
+            b'{"step": 1, "task_id": "a", "index": 0, "group": 0, "success": true, "steps": []}',
+            "no advantage was given",
+        ),
         (b'{"step": Infinity}', "line 1: is a damaged episode: `step` must be a whole number, got Infinity"),
     ],
 )

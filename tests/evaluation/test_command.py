@@ -213,6 +213,7 @@ def test_whose_words_are_whose():
         (["--model", "./nowhere", "--environment", "alfworld_generated"], "./nowhere: there is no such folder"),
         (["--config", "quickstart", "--seeds", "0", "-1"], "a sampling seed must be at least 0, got -1"),
         (["--config", "quickstart", "--out", "taken/here"], "taken is a file (taken/here would lie in it)"),
+        (["--config", "quickstart", "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (["--model", "tiny"], "no environment"),
         (["--agent", "oracle", "--model", "tiny", "--environment", "alfworld_generated"], "plays without a model"),
     ],

@@ -261,6 +261,38 @@ def test_damaged_files_are_one_line(tmp_path, capsys, text, message):
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("games", 1, "task_id"), None, "task_id of a game must be text, not None"),
+        (("games", 1, "task_type"), [], "task_type of a game must be text, not []"),
+        (("games", 1, "seed"), True, "seed of a game must be a whole number, not True"),
+        (("games", 1, "seed"), "0", "seed of a game must be a whole number, not '0'"),
+        (("games", 1, "success"), 3, "success of a game must be true or false, not 3"),
+        (("games", 1, "success"), "\x1b[2J", "success of a game must be true or false, not '"),
+        (("games", 1, "score"), "1", "score of a game must be a number or null, not '1'"),
+        (("games", 1, "score"), float("nan"), "score of a game must be finite, not nan"),
+        (("games", 1, "score"), 10**400, "is damaged: "),
+        (("games", 1, "temperature"), [0.4], "temperature of a game must be a number or null"),
+        (("games", 1, "task_id"), "door-00", "game 'door-00' is there twice under seed 0"),
+        (("games", 1), 5, "a game must be an object, not 5"),
+        (("conditions", "max_turns"), float("inf"), "is damaged: "),
+        (("panels", 0, "games"), float("inf"), "is damaged: "),
+        (("panels", 0), {"split": "eval", "panel_sha256": "x", "games": 24}, "'data_sha256' is missing"),
+        (("agent", "weights_sha256"), [1], "weights_sha256 of the agent must be text or null, not [1]"),
+    ],
+)
+def test_a_damaged_number_is_named(tmp_path, pair, capsys, path, value, message):
+    (tmp_path / "evaluation.json").write_text(json.dumps(changed(pair[0][1], path, value)))
+    (tmp_path / "good.json").write_text(json.dumps(pair[1][1]))
+    for files in (("evaluation.json", "good.json"), ("good.json", "evaluation.json")):
+        assert main(["compare", *(str(tmp_path / file) for file in files)]) == 2
+        (error,) = capsys.readouterr().err.splitlines()
+        assert error.startswith(f"progpo compare: error: {tmp_path}/evaluation.json: is damaged: ")
+        assert message in error
+        assert "\x1b" not in error
+
+
 def test_comparing_needs_no_torch():
     import subprocess
 

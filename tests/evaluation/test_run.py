@@ -108,6 +108,21 @@ def test_another_evaluation_is_not_gone_on_with(tmp_path):
         evaluate(Scripted(), doors(3), out=tmp_path, resume=True)
 
 
+def test_damaged_lines_are_played_again(tmp_path):
+    whole = evaluate(Scripted(), doors(6), out=tmp_path)
+    path = tmp_path / "episodes.jsonl"
+    for line, (name, value) in enumerate([("success", "x"), ("seed", 1.5), ("steps", None), ("task_id", ["a"])]):
+        found = path.read_text().splitlines()
+        record = json.loads(found[line])
+        record["game"][name] = value
+        found[line] = json.dumps(record)
+        path.write_text("\n".join(found) + "\n")
+    path.write_text(path.read_text() + "[" * 100_000 + "\n[]\n")
+    again = Scripted()
+    assert evaluate(again, doors(6), out=tmp_path, resume=True)["games"] == whole["games"]
+    assert [task for *_, task in again.played] == [f"door-{i:02d}" for i in range(4)]
+
+
 def test_failing_environments_are_tried_again_then_counted_and_left_out(tmp_path):
     Doors.failures = {"door-01": 1, "door-02": 9}
     content = evaluate(Scripted(), doors(6), out=tmp_path, environment_retries=1)
