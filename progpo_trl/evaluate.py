@@ -135,11 +135,11 @@ def parser() -> argparse.ArgumentParser:
         "--temperatures", nargs="+", type=float, metavar="T", default=[0.4, 0.0], help="0 is greedy (default: 0.4 0)"
     )
     text.add_argument(
-        "--seeds", nargs="+", type=int, metavar="N", default=[0], help="sampling seeds; greedy play uses the first"
+        "--seeds", nargs="+", type=int, metavar="N", default=[0], help="sampling seeds (default: 0); greedy: the first"
     )
     text.add_argument("--tasks", type=int, metavar="N", help="games per split, spread over the panel (default: all)")
     text.add_argument(
-        "--batch-size", "--batch_size", type=int, metavar="N", default=64, help="episodes decoded together"
+        "--batch-size", "--batch_size", type=int, metavar="N", default=64, help="episodes decoded together (64)"
     )
     text.add_argument(
         "--dtype",
@@ -239,6 +239,7 @@ def _has_gpu() -> bool:
 
 def run_job(job: Job, argv: Sequence[str]) -> int:
     """Load, play, write, tell; the exit code."""
+    from progpo_trl.evaluation.locks import only_one_in
     from progpo_trl.evaluation.processes import Processes
     from progpo_trl.evaluation.results import EVALUATION, table
     from progpo_trl.evaluation.run import already_there, check_folder, check_plays, evaluate, panel_exists
@@ -256,6 +257,9 @@ def run_job(job: Job, argv: Sequence[str]) -> int:
         panel_exists(tasks, split)
     if not options.resume and (job.out / EVALUATION).exists():
         raise already_there(job.out)
+    if options.resume and job.out.is_dir() and _is_main():
+        with only_one_in(job.out):  # held for good once the agent is there
+            pass
     agent = load_agent(job, tasks)
     try:
         content = evaluate(

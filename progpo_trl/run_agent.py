@@ -80,6 +80,8 @@ def _run(options: argparse.Namespace, settings: Sequence[str]) -> int:
         raise RunError(f"--temperature must be at least 0 and finite, got {options.temperature:g}")
     if options.episodes < 1:
         raise RunError(f"--episodes must be at least 1, got {options.episodes}")
+    if options.seed < 0:
+        raise RunError(f"--seed must be at least 0, got {options.seed}")
     agent, tasks, split, max_turns = load(options, settings)
     games = _games(options, tasks, split)
     show = Show(tasks, _decoder(agent))

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from progpo_trl.doctor.findings import OK, PROBLEM, WARNING, Case, Finding, said_of
+from progpo_trl.doctor.findings import OK, PROBLEM, WARNING, Case, Finding
+from progpo_trl.settings_values import said_of
 
 _LARGE = 200_000_000  # bytes of a product file that takes minutes to read
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-from progpo_trl.settings_values import one_line
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
@@ -44,15 +40,6 @@ class Case:
     def needs(self, *environments: str) -> bool:
         """Whether the recipe plays one of these environments."""
         return self.environment.get("name") in environments
-
-
-def said_of(place: str | Path, error: Exception) -> str:
-    """What is wrong with what lies at `place`, in one line that names the place once."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or place}: {error.strerror}"
-    text = one_line(error)
-    named = any(str(name) in text for name in (place, Path(place).expanduser(), os.path.abspath(place)))
-    return text if named else f"{place}: {text}"
 
 
 Check = Callable[[Case], Iterable[Finding]]

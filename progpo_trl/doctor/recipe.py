@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from progpo_trl.doctor.findings import OK, PROBLEM, WARNING, Case, Finding, said_of
+from progpo_trl.doctor.findings import OK, PROBLEM, WARNING, Case, Finding
 from progpo_trl.settings import load_recipe
-from progpo_trl.settings_values import SettingsError, one_line
+from progpo_trl.settings_values import SettingsError, one_line, said_of
 
 
 def read_case(recipe: str | None, launcher: str | None) -> Case:

@@ -14,6 +14,7 @@ from typing import Any
 from progpo_trl.contexts import TurnView
 from progpo_trl.environments.base import OpenCommand, TaskSet
 from progpo_trl.evaluation.agents import Game, Player, PlayerAgent
+from progpo_trl.evaluation.errors import EvaluationError
 
 NAMES = ("random", "expert", "oracle")
 
@@ -78,7 +79,7 @@ def _random(game: Game, tasks: TaskSet, rng: random.Random) -> Callable[[TurnVie
     def act(view: TurnView) -> str:
         closed = [c for c in view.admissible or () if not isinstance(c, OpenCommand)]
         if not closed:
-            raise ValueError(f"environment {tasks.name!r} lists no commands to draw from: it has no random agent")
+            raise EvaluationError(f"environment {tasks.name!r} lists no commands to draw from: it has no random agent")
         return rng.choice(closed)
 
     return act
@@ -103,7 +104,10 @@ def _walkthrough(game: Game, tasks: TaskSet, rng: random.Random) -> Callable[[Tu
     from progpo_trl.environments.alfworld.expert import walkthrough
 
     source = getattr(tasks, "library", None) or tasks.games
-    commands = walkthrough(source.game(game.task_id))
+    try:
+        commands = walkthrough(source.game(game.task_id))
+    except ValueError as error:
+        raise EvaluationError(f"--agent oracle cannot play {game.task_id}: {error}") from None
     # A longer episode than the walkthrough cannot be: its last command wins.
     return lambda view: commands[len(view.steps)]
 

@@ -11,8 +11,9 @@ import pytest
 
 from progpo_trl.cli import main
 from progpo_trl.doctor import data, machine, recipe, software
-from progpo_trl.doctor.findings import Case, Finding, examine, said_of
+from progpo_trl.doctor.findings import Case, Finding, examine
 from progpo_trl.memory import GB, QWEN
+from progpo_trl.settings_values import said_of
 
 LORA = "alfworld/qwen2.5-1.5b-instruct/progpo-lora"
 FULL = "alfworld/qwen2.5-7b-instruct/progpo"

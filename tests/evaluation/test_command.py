@@ -228,6 +228,20 @@ def test_mistakes_are_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, wo
     assert not list(tmp_path.rglob("*.json"))
 
 
+def test_a_second_one_on_a_folder_is_refused_before_a_model_is_loaded(run_dir, tmp_path, capsys, monkeypatch):
+    from progpo_trl.evaluation import agent_options
+    from progpo_trl.evaluation.locks import only_one_in
+
+    words = ["evaluate", str(run_dir), *SMALL, "--out", str(tmp_path / "out"), "--resume"]
+    (tmp_path / "out").mkdir()
+    with only_one_in(tmp_path / "out"), monkeypatch.context() as patch:
+        patch.setattr(agent_options, "policy", lambda *_: pytest.fail("a model is loaded"))
+        assert main(words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"progpo evaluate: error: another evaluation is writing to {tmp_path / 'out'} ")
+    assert main(words) == 0
+
+
 def test_help_names_every_option(capsys):
     with pytest.raises(SystemExit):
         main(["evaluate", "--help"])

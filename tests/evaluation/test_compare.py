@@ -230,6 +230,13 @@ def test_the_command(tmp_path, pair, capsys):
         "comparison.md",
         "comparison.png",
     ]
+    (tmp_path / "file").touch()
+    capsys.readouterr()
+    assert main(["compare", *files, "--out", str(tmp_path / "file")]) == 2
+    assert f"{tmp_path}/file is a file, and results need a folder" in capsys.readouterr().err
+    (tmp_path / "out" / ".comparison.json.partial").mkdir()
+    assert main(["compare", *files, "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.endswith("/.comparison.json.partial: Is a directory\n")
     assert main(["compare", *files, "--names", "x"]) == 2
     assert main(["compare", files[0]]) == 2
     assert main(["compare", files[0], files[0]]) == 2

@@ -296,5 +296,7 @@ def test_webshops_baselines_score_as_their_own_module_measures():
 def test_an_environment_without_a_baseline_says_so():
     with pytest.raises(ValueError, match="environment 'doors' has no oracle; there is random"):
         baseline("oracle", doors())
+    with pytest.raises(EvaluationError, match="no games to evaluate in split 'none'"):
+        evaluate(Scripted(), doors(3, none=[]), splits=["none"])
     tasks = doors(3)
     assert evaluate(baseline("random", tasks), tasks)["results"][0]["success"]["rate"] == 0
