@@ -145,11 +145,13 @@ def _temperatures(entries: Sequence[Entry], wanted: Sequence[float] | None) -> l
         raise EvaluationError(f"the temperatures differ ({listed}); choose with --temperature what to compare")
     if wanted is None:
         return list(next(iter(sampled.values()), [None]))
+    if not sampled:
+        raise EvaluationError("none of these agents has a temperature: leave out --temperature")
     for name, ts in sampled.items():
         for t in wanted:
             if t not in ts:
                 raise EvaluationError(f"{name} has no temperature {t:g}, only {', '.join(f'{x:g}' for x in ts)}")
-    return list(dict.fromkeys(wanted)) if sampled else [None]
+    return list(dict.fromkeys(wanted))
 
 
 def _warnings(entries: Sequence[Entry]) -> Iterator[str]:

@@ -237,6 +237,8 @@ def test_the_command(tmp_path, pair, capsys):
     (tmp_path / "out" / ".comparison.json.partial").mkdir()
     assert main(["compare", *files, "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.endswith("/.comparison.json.partial: Is a directory\n")
+    assert main(["compare", *files, "--temperature", "0.4"]) == 2
+    assert capsys.readouterr().err.endswith("none of these agents has a temperature: leave out --temperature\n")
     assert main(["compare", *files, "--names", "x"]) == 2
     assert main(["compare", files[0]]) == 2
     assert main(["compare", files[0], files[0]]) == 2
