@@ -11,6 +11,9 @@ from progpo_trl.evaluation.compare import Entry, compare, compare_groups
 from progpo_trl.evaluation.comparison_report import as_markdown, draw
 from progpo_trl.evaluation.errors import EvaluationError
 from progpo_trl.evaluation.results import read_evaluation, write_json
+from progpo_trl.evaluation.run import check_folder
+from progpo_trl.reporting.explanation import printable
+from progpo_trl.settings_values import said_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do what `add_arguments` parsed; the exit status."""
     try:
+        if args.out is not None:
+            check_folder(args.out)
         comparison = _compare(args)
         text = as_markdown(comparison)
         if args.out is not None:
@@ -51,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
             write_json(args.out / "comparison.json", comparison)
             draw(comparison, args.out / "comparison.png")
     except (EvaluationError, OSError) as error:
-        print(f"progpo compare: error: {error}", file=sys.stderr)
+        print(f"progpo compare: error: {printable(said_of(args.out or '', error))}", file=sys.stderr)
         return 2
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, errors="replace").decode(encoding))

@@ -110,7 +110,9 @@ def parser() -> argparse.ArgumentParser:
             "Settings that decide what is played are those of a training, by the same names, and override the file:\n"
             "  --environment.games DIR, --environment.level easy, --context full, --prompt_template FILE,\n"
             "  --max_completion_length N, --max_turns N, --system_prompt TEXT, --attn_implementation sdpa, ...\n"
-            "`--environment NAME` is short for `--environment.name NAME`; `progpo train --help` explains each.\n\n"
+            "`--environment NAME` is short for `--environment.name NAME`; `progpo train --help` explains each.\n"
+            "--trust_remote_code lets a model run code of its own repository; only it and a file given with --config\n"
+            "turn that on, never the config.yaml that lies with a model.\n\n"
             "  progpo evaluate runs/quickstart\n"
             "  progpo evaluate --model Qwen/Qwen2.5-1.5B-Instruct --environment alfworld \\\n"
             "      --split valid_seen --split valid_unseen --seeds 0 1 2\n"
@@ -133,11 +135,11 @@ def parser() -> argparse.ArgumentParser:
         "--temperatures", nargs="+", type=float, metavar="T", default=[0.4, 0.0], help="0 is greedy (default: 0.4 0)"
     )
     text.add_argument(
-        "--seeds", nargs="+", type=int, metavar="N", default=[0], help="sampling seeds; greedy play uses the first"
+        "--seeds", nargs="+", type=int, metavar="N", default=[0], help="sampling seeds (default: 0); greedy: the first"
     )
     text.add_argument("--tasks", type=int, metavar="N", help="games per split, spread over the panel (default: all)")
     text.add_argument(
-        "--batch-size", "--batch_size", type=int, metavar="N", default=64, help="episodes decoded together"
+        "--batch-size", "--batch_size", type=int, metavar="N", default=64, help="episodes decoded together (64)"
     )
     text.add_argument(
         "--dtype",
@@ -173,8 +175,19 @@ def _split_words(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return ours, theirs
 
 
-def read_job(options: argparse.Namespace, settings: Sequence[str], run: str | None) -> Job:
-    """What is to be evaluated; raises SettingsError or EvaluationError."""
+def read_job(
+    options: argparse.Namespace,
+    settings: Sequence[str],
+    run: str | None,
+    *,
+    trusted: bool | None = None,
+    prog="progpo evaluate",
+) -> Job:
+    """What is to be evaluated; raises SettingsError or EvaluationError.
+
+    trusted: whether the settings file may say `trust_remote_code` (default: when --config names it). One that came
+    with a model may not: whoever published it would decide that their code is run here.
+    """
     model = options.model or run
     if run is not None and not Path(run).is_dir():
         raise EvaluationError(f"{run}: there is no such folder")
@@ -183,6 +196,8 @@ def read_job(options: argparse.Namespace, settings: Sequence[str], run: str | No
     if run is not None and config is None:
         raise EvaluationError(f"{run}: is no run of progpo train (no config.yaml); give --model and --environment")
     words = [] if config is None else ["--config", config]
+    trusted = options.config is not None if trusted is None else trusted
+    words += [] if trusted else ["--trust_remote_code", "false"]  # what the command line says comes after it
     words += settings
     words += ["--model_name_or_path", model] if model else []
     if (options.agent in BASELINES or options.api_model) and config is None:
@@ -191,7 +206,9 @@ def read_job(options: argparse.Namespace, settings: Sequence[str], run: str | No
         words += ["--use_cpu", "true", "--bf16", "false", "--fp16", "false"]
     if options.dtype:
         words += ["--dtype", options.dtype]
-    script, training, model_args = parse(words, "progpo evaluate", only=SETTINGS)
+    script, training, model_args = parse(words, prog, only=SETTINGS)
+    if not trusted and isinstance(training.model_init_kwargs, dict):
+        training.model_init_kwargs.pop("trust_remote_code", None)
     if model is None and options.agent not in BASELINES and not options.api_model and options.adapter is None:
         model = model_args.model_name_or_path
     out = options.out or (home / "evaluation" if home and run else Path("evaluations", _name(options, model, script)))
@@ -222,19 +239,27 @@ def _has_gpu() -> bool:
 
 def run_job(job: Job, argv: Sequence[str]) -> int:
     """Load, play, write, tell; the exit code."""
+    from progpo_trl.evaluation.locks import only_one_in
     from progpo_trl.evaluation.processes import Processes
     from progpo_trl.evaluation.results import EVALUATION, table
-    from progpo_trl.evaluation.run import already_there, evaluate, panel_exists
+    from progpo_trl.evaluation.run import already_there, check_folder, check_plays, evaluate, panel_exists
 
     options = job.options
+    # What can be found out before a large model is loaded is found out before.
+    check_plays(options.temperatures, options.seeds, options.tasks)
+    check_folder(job.out)
+    if options.batch_size < 1:
+        raise EvaluationError(f"--batch-size must be at least 1, got {options.batch_size}")
     Processes(job.config.use_cpu)  # the process group and its devices, before a model takes one
     tasks = load_tasks(job.script)
     splits = options.split or [job.script.environment["eval_split"] or tasks.eval_split]
-    # What can be found out before a large model is loaded is found out before.
     for split in splits:
         panel_exists(tasks, split)
     if not options.resume and (job.out / EVALUATION).exists():
         raise already_there(job.out)
+    if options.resume and job.out.is_dir() and _is_main():
+        with only_one_in(job.out):  # held for good once the agent is there
+            pass
     agent = load_agent(job, tasks)
     try:
         content = evaluate(
@@ -290,30 +315,7 @@ def load_agent(job: Job, tasks: TaskSet) -> Agent:
             return baseline(options.agent, tasks)
         except ValueError as error:
             raise EvaluationError(str(error)) from error
-    import torch
-    from accelerate import PartialState
-    from trl import get_quantization_config
-
-    from progpo_trl.evaluation.policy_agent import PlaySettings
-    from progpo_trl.evaluation.policy_files import load_policy
-
-    device = PartialState(cpu=job.config.use_cpu).device
-    extra = {"revision": job.model_args.model_revision, "attn_implementation": job.model_args.attn_implementation}
-    extra |= {"trust_remote_code": job.config.trust_remote_code or None}
-    extra |= {"quantization_config": get_quantization_config(job.model_args)}
-    precision = torch.bfloat16 if job.config.bf16 else torch.float16 if job.config.fp16 else None
-    facts = {} if job.run is None else {"run": str(job.run), "training_seed": job.config.seed}
-    policy = load_policy(
-        None if options.adapter and not options.model else job.model,
-        options.adapter,
-        settings=PlaySettings.from_config(job.config),
-        dtype=options.dtype or job.model_args.dtype or "float32",
-        device=str(device),
-        batch_size=options.batch_size,
-        autocast=precision if device.type == "cuda" and not options.dtype else None,
-        facts=facts,
-        **{name: value for name, value in (extra | (job.config.model_init_kwargs or {})).items() if value is not None},
-    )
+    policy = agent_options.policy(options, job.model, job.config, job.model_args, job.run)
     if options.agent in ("policy", "prompt"):
         return policy  # zero-shot prompting of weights is what a policy does, in batches
     from progpo_trl.evaluation.local_chat import LocalChatModel

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from progpo_trl.advantages import HGPO, Estimator, GiGPO, ProGPO, ProxMO, StepEstimator, coverage
-from progpo_trl.episodes import Episode, StepBatch, episode_from_json
+from progpo_trl.episodes import Episode, StepBatch
+from progpo_trl.explain_read import ExplainError, read_generation
 from progpo_trl.explain_words import because
-from progpo_trl.faults import exclude_lonely
 
-_log = logging.getLogger(__name__)
-
-
-class ExplainError(ValueError):
-    """There is nothing to explain: no such file, generation or group."""
+__all__ = ["EpisodeAccount", "ExplainError", "Explanation", "StepAccount", "describe", "explain", "read_generation"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +86,9 @@ def explain(
     )
     members = [i for i, e in enumerate(episodes) if e.group == group]
     if not members:
-        raise ExplainError(f"there is no group {group}; there are {sorted({e.group for e in episodes})}")
+        there = sorted({e.group for e in episodes})
+        listed = ", ".join(map(str, there)) if len(there) <= 16 else f"{len(there)}, from {there[0]} to {there[-1]}"
+        raise ExplainError(f"there is no group {group}; there are {listed}")
     advantage = np.asarray(estimator(batch), np.float32)
     terms = dict(estimator.terms(batch)) if isinstance(estimator, StepEstimator) and len(batch) else {}
     terms.pop("advantage", None)
@@ -225,67 +220,3 @@ def _same(places: list[str], rows: np.ndarray, sets: np.ndarray, most: int = 8) 
         named = ", ".join(places[r] for r in others[:most])
         out[row] = named + (f" and {len(others) - most} more" if len(others) > most else "")
     return out
-
-
-# ------------------------------------------------------------------------------------------------- episodes.jsonl
-
-
-def read_generation(path: str | Path, step: int | None = None) -> tuple[int, list[Episode]]:
-    """(trainer step, its episodes) from an episodes.jsonl; the last generation when `step` is None.
-
-    ExplainError for a file or generation that is not there, or lines that are no episodes. Half a last line, which a
-    killed run leaves, is passed over with a warning.
-    """
-    generations: dict[int, list[dict]] = {}
-    try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    record = _record(line, f"{path}, line {number}") if line.strip() else None
-                except ExplainError as error:
-                    half = isinstance(error.__cause__, json.JSONDecodeError | UnicodeDecodeError)
-                    if not generations or line.endswith(b"\n") or not half:
-                        raise
-                    _log.warning("%s, line %d: is cut off and left out", path, number)
-                    break
-                if record is not None:
-                    generations.setdefault(int(record["step"]), []).append(record)
-    except OSError as error:
-        raise ExplainError(f"{path}: {error.strerror or error}") from None
-    if not generations:
-        raise ExplainError(f"{path}: holds no episodes")
-    if step is None:
-        step = max(generations)
-    if step not in generations:
-        steps = sorted(generations)
-        near = min(steps, key=lambda known: abs(known - step))
-        raise ExplainError(
-            f"{path}: no generation at step {step}; the nearest is {near} (they go from {steps[0]} to {steps[-1]})"
-        )
-    try:
-        episodes = [_episode(record) for record in generations[step]]
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ExplainError(f"{path}: an episode of step {step} is damaged: {error!r}") from None
-    exclude_lonely(episodes)  # as the trainer did
-    return step, sorted(episodes, key=lambda e: (e.group, e.index))
-
-
-def _record(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line.decode("utf-8"))
-        int(record["step"])
-    except UnicodeDecodeError as error:
-        raise ExplainError(f"{where}: is not UTF-8 text") from error
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise ExplainError(f"{where}: is no episode: {error!r}") from error
-    return record
-
-
-def _episode(record: dict[str, Any]) -> Episode:
-    episode = episode_from_json(record)
-    np.int64(episode.group)  # OverflowError for a number that no array holds
-    if not isinstance(episode.final_observation, str | None):
-        raise TypeError(f"final_observation must be text or null, got {episode.final_observation!r}")
-    if episode.advantages is not None and episode.advantages.ndim != 1:
-        raise TypeError("an advantage must be a number")
-    return episode

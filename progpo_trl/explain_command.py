@@ -1,4 +1,4 @@
-"""`progpo explain episodes.jsonl --group G`: print the account of a group and write it as an HTML page."""
+"""`progpo explain RUN_DIR --group G`: print the account of a group and write it as an HTML page."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Literal
 from progpo_trl.advantages import Estimator, make_estimator
 from progpo_trl.episodes import INVALID_ACTION_PENALTY
 from progpo_trl.explain import ExplainError, explain, read_generation
+from progpo_trl.explain_read import episodes_file
 from progpo_trl.reporting.explanation import as_html, as_text, printable
 from progpo_trl.settings_sections import convert_section
 from progpo_trl.settings_values import Setting, SettingsError, convert, one_line, read_argument, read_file
@@ -26,23 +27,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "estimator is the run's own, read from config.yaml beside the episodes; --advantage and --progress_fallback "
         "show what another one would have given."
     )
-    parser.add_argument("episodes", metavar="EPISODES", type=Path, help="episodes.jsonl of a run")
+    parser.add_argument("episodes", metavar="RUN_DIR", type=Path, help="a run, or its episodes.jsonl")
     parser.add_argument("--group", type=int, required=True, metavar="G", help="number of the group, as in the file")
     parser.add_argument("--step", type=int, metavar="S", help="trainer step of the generation (default: the last)")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings (default: config.yaml beside EPISODES)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings (default: the run's config.yaml)")
     parser.add_argument("--advantage", metavar="YAML", help="for example '{name: gigpo, stats: steps}'")
     parser.add_argument("--progress_fallback", metavar="YAML", help="for example '{}', or null for none")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="the page (default: beside EPISODES)")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="the page (default: in the run's folder)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Do what `add_arguments` parsed; returns the exit status."""
     try:
-        settings = _settings(args)
+        path = episodes_file(args.episodes)
+        settings = _settings(args, path)
         estimator = _estimator(settings)
         penalty = settings.get("invalid_action_penalty", Setting(INVALID_ACTION_PENALTY, ""))
         kind = settings.get("invalid_action", Setting("format", "", "format"))
-        step, episodes = read_generation(args.episodes, args.step)
+        step, episodes = read_generation(path, args.step)
         account = explain(
             episodes,
             estimator,
@@ -50,9 +52,9 @@ def run(args: argparse.Namespace) -> int:
             invalid_action_penalty=convert("invalid_action_penalty", penalty, float),
             invalid_action=convert("invalid_action", kind, _Kind),
         )
-        page = args.html or args.episodes.with_name(f"explain-step{step}-group{args.group}.html")
-        page.write_text(as_html(account, step), encoding="utf-8", errors="replace")
-    except (ExplainError, SettingsError, ValueError, OSError) as error:
+        page = args.html or path.with_name(f"explain-step{step}-group{args.group}.html")
+        _write(page, as_html(account, step))
+    except (ExplainError, SettingsError, ValueError) as error:
         print(f"progpo explain: error: {printable(one_line(error))}", file=sys.stderr)
         return 2
     _print(as_text(account, step))
@@ -65,14 +67,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _write(page: Path, text: str) -> None:
+    try:
+        page.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ExplainError(
+            f"{page}: the page cannot be written: {error.strerror}; name another file with --html FILE"
+        ) from None
+
+
 def _print(text: str) -> None:
     """Print what the terminal cannot encode (a lone surrogate, for example) as question marks."""
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, errors="replace").decode(encoding))
 
 
-def _settings(args: argparse.Namespace) -> dict[str, Setting]:
-    beside = args.episodes.with_name("config.yaml")
+def _settings(args: argparse.Namespace, episodes: Path) -> dict[str, Setting]:
+    beside = episodes.with_name("config.yaml")
     path = args.config or (beside if beside.is_file() else None)
     settings = {} if path is None else read_file(path)
     for name in ("advantage", "progress_fallback"):

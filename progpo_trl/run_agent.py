@@ -43,7 +43,9 @@ def parser() -> argparse.ArgumentParser:
         description="Let a published agent play in the terminal. What it plays and how it is asked is in its recipe.",
         epilog=(
             "Settings of the recipe can be overridden by their names, such as --environment.games DIR or\n"
-            "--environment.level hard. With HF_HUB_OFFLINE=1 only what is in the cache is used.\n\n"
+            "--environment.level hard. With HF_HUB_OFFLINE=1 only what is in the cache is used.\n"
+            "--trust_remote_code lets a model that needs it run code of its own repository; the recipe that comes\n"
+            "with an agent cannot turn it on.\n\n"
             "  progpo run USER/NAME\n"
             "  progpo run runs/quickstart --task easy/valid_unseen/000003\n"
         ),
@@ -78,6 +80,8 @@ def _run(options: argparse.Namespace, settings: Sequence[str]) -> int:
         raise RunError(f"--temperature must be at least 0 and finite, got {options.temperature:g}")
     if options.episodes < 1:
         raise RunError(f"--episodes must be at least 1, got {options.episodes}")
+    if options.seed < 0:
+        raise RunError(f"--seed must be at least 0, got {options.seed}")
     agent, tasks, split, max_turns = load(options, settings)
     games = _games(options, tasks, split)
     show = Show(tasks, _decoder(agent))
@@ -98,13 +102,10 @@ def load(options: argparse.Namespace, settings: Sequence[str]) -> tuple[Any, Tas
     config = options.config or _recipe(options.model)
     _check_settings(settings)
     words = [*settings, *(["--environment.name", options.environment] if options.environment else [])]
-    # A downloaded recipe must not decide that downloaded code is run.
-    words += ["--trust_remote_code", "false"]
     asked = evaluate.parser().parse_args([])
     asked.model, asked.config, asked.dtype, asked.batch_size = options.model, config, options.dtype, 1
-    job = evaluate.read_job(asked, words, None)
-    if isinstance(job.config.model_init_kwargs, dict):
-        job.config.model_init_kwargs.pop("trust_remote_code", None)
+    # A downloaded recipe must not decide that downloaded code is run.
+    job = evaluate.read_job(asked, words, None, trusted=options.config is not None, prog="progpo run")
     tasks = evaluate.load_tasks(job.script)
     split = options.split or job.script.environment["eval_split"] or tasks.eval_split
     try:

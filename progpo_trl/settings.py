@@ -285,13 +285,19 @@ def _suggest(name: str, fields: dict) -> str:
 def dump(script: ScriptArguments, path: str | Path) -> None:
     """Write what was asked for to a YAML file that `--config` reads again, with the versions as a comment.
 
-    Secrets such as hub_token are left out.
+    Secrets such as hub_token are left out. SettingsError when the file cannot be written.
     """
     lines = [f"# {name} {version}" for name, version in versions().items()]
     # Where this process began is not what the run is: the file is the same for a run that was resumed.
     asked = {name: value for name, value in script.asked.items() if name != "resume_from_checkpoint"}
     body = yaml.safe_dump(without_secrets(asked), sort_keys=False, allow_unicode=True, width=119)
-    atomic.write_text(path, "\n".join([*lines, "", body]))
+    try:
+        atomic.write_text(path, "\n".join([*lines, "", body]))
+    except OSError as error:
+        where = error.filename2 or error.filename or path
+        raise SettingsError(
+            f"output_dir: {where} cannot be written: {error.strerror}; make way for it, or choose another --output_dir"
+        ) from error
 
 
 def versions() -> dict[str, str]:

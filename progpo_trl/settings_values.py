@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import enum
+import os
 import re
 import types
 from dataclasses import dataclass, field
@@ -154,6 +155,15 @@ def one_line(error: BaseException) -> str:
             if module in message.lower():
                 return f'{message} (here: pip install "progpo_trl[{extra}]")'
     return message or type(error).__name__
+
+
+def said_of(place: str | Path, error: Exception) -> str:
+    """What is wrong with what lies at `place`, in one line that names the place once and has no error numbers."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename2 or error.filename or place}: {error.strerror}"
+    text = one_line(error)
+    named = any(str(name) in text for name in (place, Path(place).expanduser(), os.path.abspath(place)))
+    return text if named else f"{place}: {text}"
 
 
 def check_choice(name: str, setting: Setting, value: Any, choices: collections.abc.Iterable[Any]) -> None:

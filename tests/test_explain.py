@@ -124,7 +124,7 @@ def test_words_of_progpo():
 
 
 def test_no_such_group():
-    with pytest.raises(ExplainError, match=r"no group 5; there are \[0, 1\]"):
+    with pytest.raises(ExplainError, match=r"no group 5; there are 0, 1$"):
         account_of(GRPO(), group=5)
 
 
@@ -179,6 +179,21 @@ def test_command_with_the_settings_of_the_run(run_folder, capsys):
     assert "Group 1 of step 8" in page.read_text()
 
 
+def test_command_with_the_folder_of_a_run(run_folder, capsys, tmp_path, monkeypatch):
+    assert main(["explain", str(run_folder / "episodes.jsonl"), "--group", "1"]) == 0
+    of_file, page = capsys.readouterr().out, (run_folder / "explain-step8-group1.html").read_text()
+    (run_folder / "explain-step8-group1.html").unlink()
+    assert main(["explain", str(run_folder), "--group", "1"]) == 0
+    assert capsys.readouterr().out == of_file
+    assert (run_folder / "explain-step8-group1.html").read_text() == page
+    monkeypatch.chdir(run_folder)
+    assert main(["explain", ".", "--group", "1", "--html", "x.html"]) == 0
+    assert capsys.readouterr().out.endswith("x.html\n")
+    (run_folder / "none").mkdir()
+    assert main(["explain", "none", "--group", "1"]) == 2
+    assert "none: this folder holds no episodes.jsonl; give" in capsys.readouterr().err
+
+
 def test_command_with_another_estimator(run_folder, capsys):
     path, page = str(run_folder / "episodes.jsonl"), run_folder / "x.html"
     words = ["--step", "4", "--advantage", "{name: hgpo}", "--progress_fallback", "null", "--html", str(page)]
@@ -198,7 +213,8 @@ def test_command_with_another_estimator(run_folder, capsys):
         (["--group", "0", "--advantage", "{name: gigo}"], "did you mean 'gigpo'"),
         (["--group", "0", "--advantage", "{name: gigpo, norm: x}"], "norm='x' is not one of"),
         (["--group", "0", "--config", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
-        (["--group", "0", "--html", "nowhere/x.html"], "nowhere"),
+        (["--group", "0", "--html", "nowhere/x.html"], "nowhere/x.html: the page cannot be written: No such file"),
+        (["--group", "0", "--html", "."], ".: the page cannot be written: Is a directory; name another file"),
     ],
 )
 def test_wrong_use_is_one_line(run_folder, words, message, capsys):
@@ -208,18 +224,25 @@ def test_wrong_use_is_one_line(run_folder, words, message, capsys):
     assert captured.err.startswith("progpo explain: error: ")
     assert message in captured.err
     assert len(captured.err.splitlines()) == 1
+    assert "Errno" not in captured.err
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"", "holds no episodes"),
-        (b"{", "line 1: is no episode"),
-        (b'{"step": 1}', "an episode of step 1 is damaged"),
-        (b'\n{"step": "x"}', "line 2: is no episode"),
+        (b"{", "line 1: is no JSON, so no episode; give the episodes.jsonl of a training"),
+        (b"[1, 2]", r"line 1: is no episode but \[1, 2\]; give"),
+        (b'{"game": {}}', r"line 1: names no step of a training \(lines of an evaluation have none\)"),
+        (b'{"step": 1}', "line 1: is a damaged episode: `task_id` is missing; take the line out, or"),
+        (b'\n{"step": "x"}', 'line 2: is a damaged episode: `step` must be a whole number, got "x"'),
         (b"\xff\xfe", "not UTF-8"),
-        (b"[" * 100_000, "is no episode"),
-        (b'{"step": Infinity}', "line 1: is no episode: OverflowError"),
+        (b"[" * 100_000, "is no JSON"),
+        (
+            b'{"step": 1, "task_id": "a", "index": 0, "group": 0, "success": true, "steps": []}',
+            "no advantage was given",
+        ),
+        (b'{"step": Infinity}', "line 1: is a damaged episode: `step` must be a whole number, got Infinity"),
     ],
 )
 def test_unusable_files(tmp_path, content, message):
@@ -231,14 +254,33 @@ def test_unusable_files(tmp_path, content, message):
         read_generation(tmp_path / "nothing")
 
 
+STEP = {
+    "observation": "a",
+    "response": "b",
+    "action": "c",
+    "format_valid": True,
+    "admissible": True,
+    "reward": 0,
+}
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"final_observation": 5}, "final_observation must be text or null, got 5"),
-        ({"final_observation": ["x"]}, "final_observation must be text or null"),
-        ({"step": float("inf")}, "is no episode"),
-        ({"index": float("inf")}, "an episode of step 9 is damaged"),
-        ({"group": 10**30}, "an episode of step 9 is damaged"),
+        ({"final_observation": 5}, "`final_observation` must be text or null, got 5"),
+        ({"final_observation": ["x"]}, '`final_observation` must be text or null, got ["x"]'),
+        ({"step": float("inf")}, "`step` must be a whole number, got Infinity"),
+        ({"index": float("inf")}, "`index` must be a whole number, got Infinity"),
+        ({"group": 10**30}, "`group` must be a whole number, got 1000"),
+        ({"group": None}, "`group` must be a whole number, got null"),
+        ({"stop_reason": "tired"}, "`stop_reason` must be one of success, failure, step_limit, "),
+        ({"stop_reason": ["x"]}, "`stop_reason` must be one of "),
+        ({"extra_rewards": 3}, "`extra_rewards` must be names with numbers, got 3"),
+        ({"steps": "abc"}, '`steps` must be a list of steps, got "abc"'),
+        ({"steps": [1]}, "`steps` must be a list of steps, got [1]"),
+        ({"steps": [{}]}, "`observation` of step 0 is missing"),
+        ({"steps": [STEP, {**STEP, "reward": "much"}]}, '`reward` of step 1 must be a number, got "much"'),
+        ({"steps": [{**STEP, "advantage": [1]}]}, "`advantage` of step 0 must be a number or null, got [1]"),
     ],
 )
 def test_a_damaged_episode_is_one_line(run_folder, changed, message, capsys):
@@ -246,7 +288,8 @@ def test_a_damaged_episode_is_one_line(run_folder, changed, message, capsys):
         file.write(json.dumps({"step": 9, **generation()[0].to_json(), **changed}) + "\n")
     assert main(["explain", str(run_folder / "episodes.jsonl"), "--group", "0"]) == 2
     err = capsys.readouterr().err
-    assert message in err
+    assert f"episodes.jsonl, line 11: is a damaged episode: {message}" in err
+    assert err.endswith("; take the line out, or explain another generation with --step\n")
     assert len(err.splitlines()) == 1
 
 
@@ -287,7 +330,7 @@ def test_half_a_last_line_is_left_out(run_folder, cut, caplog):
     path.write_bytes(whole + b'{"task": "\xc3')  # cut within a letter
     assert len(read_generation(path)[1]) == len(before)
     path.write_bytes(whole.splitlines()[0][:cut] + b"\n" + whole)
-    with pytest.raises(ExplainError, match="line 1: is no episode"):
+    with pytest.raises(ExplainError, match="line 1: is no JSON"):
         read_generation(path)
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from progpo_trl.cli import main
 from progpo_trl.environments import load_environment
 from progpo_trl.environments.base import Observation, StepResult
 from progpo_trl.run_agent import Show
@@ -30,6 +31,20 @@ def test_control_characters_never_reach_the_terminal(capsys):
         "reward 1",
     ):
         assert text in out
+
+
+def test_what_cannot_be_run_is_one_line(capsys):
+    for words, message in (
+        (["tiny", "--seed", "-1"], "--seed must be at least 0, got -1"),
+        (["tiny", "--episodes", "0"], "--episodes must be at least 1, got 0"),
+        (["tiny", "--temperature", "nan"], "--temperature must be at least 0 and finite, got nan"),
+        ([".", "--config", "nowhere.yaml"], "--config nowhere.yaml: no such file"),
+        ([".", "--config", "quickstart", "--learning_rate", "1"], "there is no option --learning_rate"),
+    ):
+        assert main(["run", *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("progpo run: error: ")
+        assert message in line
 
 
 def test_text_appears_as_soon_as_it_is_whole(capsys):

@@ -320,3 +320,14 @@ def test_help_names_every_setting_and_option(capsys):
             assert words.count(f"--{field.name}") == int(field.init), field.name
     for option in ("environment.rate", "environment.length", "advantage.stats", "progress_fallback.lambda_aux"):
         assert f"--{option}" in words
+
+
+@pytest.mark.parametrize("way", [".config.yaml.partial", "config.yaml"])
+def test_a_folder_in_the_way_of_the_runs_settings_is_named(recipe, tmp_path, way):
+    script = parsed(recipe(BASE))[0]
+    (tmp_path / way).mkdir()
+    with pytest.raises(SettingsError, match=rf"^output_dir: {tmp_path}/{way} cannot be written: ") as error:
+        dump(script, tmp_path / "config.yaml")
+    assert "make way for it, or choose another --output_dir" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert (tmp_path / way).is_dir()

@@ -189,6 +189,14 @@ def test_an_export_holds_everything_and_runs_one_script(tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
+def test_a_place_that_cannot_be_written_is_one_line_without_error_numbers(tmp_path, capsys):
+    folder = tmp_path / "run"
+    write(folder, episode())
+    assert main(["view", str(folder), "--export", str(tmp_path / "nowhere" / "x.html")]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == f"progpo view: error: {tmp_path}/nowhere/.x.html.partial: No such file or directory"
+
+
 def test_what_an_export_leaves_out_is_said(tmp_path):
     folder = tmp_path / "run"
     records = [episode(step=g, group=i // 2, index=i) for g in range(5) for i in range(4)]

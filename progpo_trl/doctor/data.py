@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from progpo_trl.doctor.findings import OK, PROBLEM, WARNING, Case, Finding
+from progpo_trl.settings_values import said_of
 
 _LARGE = 200_000_000  # bytes of a product file that takes minutes to read
 
@@ -38,7 +39,7 @@ def check_alfworld(case: Case) -> Iterator[Finding]:
         tasks = AlfworldTasks(**options)
     except (GameFileError, OSError, ImportError) as error:
         advice = "check the path, or download the games again (alfworld-download)"
-        yield Finding(PROBLEM if needed else WARNING, "ALFWorld", f"{place}: {error}", advice)
+        yield Finding(PROBLEM if needed else WARNING, "ALFWorld", said_of(place, error), advice)
         return
     summary = tasks.data_summary()
     counts = {split: part["total"] for split, part in summary.items() if split != "skipped" and part["total"]}
@@ -98,7 +99,7 @@ def check_webshop(case: Case) -> Iterator[Finding]:
             return
         tasks = WebshopTasks(**{**options, "data": place})
     except (ShopFileError, OSError, ImportError) as error:
-        yield Finding(status, "WebShop", f"{place}: {error}", "check the folder (docs/webshop.md lists the files)")
+        yield Finding(status, "WebShop", said_of(place, error), "check the folder (docs/webshop.md lists the files)")
         return
     counts = {split: len(ids) for split, ids in tasks.splits.items()}
     said = ", ".join(f"{n} goals of {split}" for split, n in counts.items())

@@ -10,7 +10,7 @@ from typing import Any
 
 from progpo_trl.doctor.findings import OK, PROBLEM, WARNING, Case, Finding
 from progpo_trl.settings import load_recipe
-from progpo_trl.settings_values import SettingsError, one_line
+from progpo_trl.settings_values import SettingsError, one_line, said_of
 
 
 def read_case(recipe: str | None, launcher: str | None) -> Case:
@@ -22,8 +22,10 @@ def read_case(recipe: str | None, launcher: str | None) -> Case:
 
         try:
             case.launcher = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise SettingsError(f"--accelerate-config {path}: cannot be read: {one_line(error)}") from error
+        except (ValueError, yaml.YAMLError) as error:
+            raise SettingsError(f"--accelerate-config {path}: is not valid YAML: {one_line(error)}") from error
+        except OSError as error:
+            raise SettingsError(f"--accelerate-config {said_of(path, error)}") from error
         if not isinstance(case.launcher, dict):
             raise SettingsError(f"--accelerate-config {path}: is no accelerate config")
         case.launcher_file = str(path)

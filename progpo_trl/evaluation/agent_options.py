@@ -1,4 +1,4 @@
-"""Options of `progpo evaluate` for prompted agents, and the agents they ask for."""
+"""Options of `progpo evaluate` for prompted agents, and the agents that its options ask for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from progpo_trl.evaluation.errors import EvaluationError
 if TYPE_CHECKING:
     from progpo_trl.config import MultiTurnGRPOConfig
     from progpo_trl.evaluation.chat import ChatModel
+    from progpo_trl.evaluation.policy_agent import PolicyAgent
     from progpo_trl.evaluation.prompted import PromptedAgent, PromptSettings
+    from progpo_trl.model_arguments import ModelArguments
 
 STYLES = ("prompt", "react", "reflexion")
 
@@ -75,6 +77,40 @@ def check(options: argparse.Namespace) -> None:
         raise EvaluationError(f"--agent {agent} has no use for --{useless[0].replace('_', '-')}{need}")
     if api and (options.model or options.adapter or options.run):
         raise EvaluationError("--api-model names the model: leave out --model, --adapter and RUN_DIR")
+
+
+def policy(
+    options: argparse.Namespace,
+    model: str | None,
+    config: MultiTurnGRPOConfig,
+    model_args: ModelArguments,
+    run: Path | None,
+) -> PolicyAgent:
+    """The policy that the options ask for, loaded as a training with these settings loads it; run: its folder."""
+    import torch
+    from accelerate import PartialState
+    from trl import get_quantization_config
+
+    from progpo_trl.evaluation.policy_agent import PlaySettings
+    from progpo_trl.evaluation.policy_files import load_policy
+
+    device = PartialState(cpu=config.use_cpu).device
+    extra = {"revision": model_args.model_revision, "attn_implementation": model_args.attn_implementation}
+    # False and not None, at which transformers would ask on the terminal.
+    extra |= {"trust_remote_code": config.trust_remote_code}
+    extra |= {"quantization_config": get_quantization_config(model_args), **(config.model_init_kwargs or {})}
+    precision = torch.bfloat16 if config.bf16 else torch.float16 if config.fp16 else None
+    return load_policy(
+        None if options.adapter and not options.model else model,
+        options.adapter,
+        settings=PlaySettings.from_config(config),
+        dtype=options.dtype or model_args.dtype or "float32",
+        device=str(device),
+        batch_size=options.batch_size,
+        autocast=precision if device.type == "cuda" and not options.dtype else None,
+        facts={} if run is None else {"run": str(run), "training_seed": config.seed},
+        **{name: value for name, value in extra.items() if value is not None},
+    )
 
 
 def prompt_settings(options: argparse.Namespace, config: MultiTurnGRPOConfig) -> PromptSettings:

@@ -1,4 +1,9 @@
-"""Players without a model: random, expert and oracle. What a number of an agent is to be held against."""
+"""Players without a model: random, expert and oracle. What a number of an agent is to be held against.
+
+The expert is no upper bound: it sees no more than an agent, searches from a place drawn at random on, and loses games
+in which the steps run out before it has found all. An agent that has learned where things tend to be can beat it. The
+oracle knows the game; it loses only where its way, which need not be the shortest, is longer than the steps allowed.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from typing import Any
 from progpo_trl.contexts import TurnView
 from progpo_trl.environments.base import OpenCommand, TaskSet
 from progpo_trl.evaluation.agents import Game, Player, PlayerAgent
+from progpo_trl.evaluation.errors import EvaluationError
 
 NAMES = ("random", "expert", "oracle")
 
@@ -49,7 +55,10 @@ class _RulePlayer(Player):
 
 
 def baseline(name: str, tasks: TaskSet) -> BaselineAgent:
-    """The baseline `name` (one of `NAMES`) for these tasks. Raises ValueError when the environment has none."""
+    """The baseline `name` (one of `NAMES`) for these tasks. Raises ValueError when the environment has none.
+
+    "expert" is no upper bound in limited steps; see the module's docstring.
+    """
     from progpo_trl.environments.alfworld import AlfworldTasks, GeneratedAlfworldTasks
     from progpo_trl.environments.webshop.tasks import ShopTasks
 
@@ -70,7 +79,7 @@ def _random(game: Game, tasks: TaskSet, rng: random.Random) -> Callable[[TurnVie
     def act(view: TurnView) -> str:
         closed = [c for c in view.admissible or () if not isinstance(c, OpenCommand)]
         if not closed:
-            raise ValueError(f"environment {tasks.name!r} lists no commands to draw from: it has no random agent")
+            raise EvaluationError(f"environment {tasks.name!r} lists no commands to draw from: it has no random agent")
         return rng.choice(closed)
 
     return act
@@ -95,7 +104,10 @@ def _walkthrough(game: Game, tasks: TaskSet, rng: random.Random) -> Callable[[Tu
     from progpo_trl.environments.alfworld.expert import walkthrough
 
     source = getattr(tasks, "library", None) or tasks.games
-    commands = walkthrough(source.game(game.task_id))
+    try:
+        commands = walkthrough(source.game(game.task_id))
+    except ValueError as error:
+        raise EvaluationError(f"--agent oracle cannot play {game.task_id}: {error}") from None
     # A longer episode than the walkthrough cannot be: its last command wins.
     return lambda view: commands[len(view.steps)]
 

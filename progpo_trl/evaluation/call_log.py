@@ -17,6 +17,7 @@ from typing import Any
 
 from progpo_trl.evaluation.chat import Call, Completion
 from progpo_trl.evaluation.errors import EvaluationError
+from progpo_trl.evaluation.locks import take
 
 CALLS = "calls.jsonl"
 
@@ -44,14 +45,9 @@ class CallLog:
             self._held = open(self._path, "a+b")  # noqa: SIM115  (held until `close`)
         except OSError as error:
             raise EvaluationError(f"{self._path}: cannot be written: {error.strerror}") from None
-        with contextlib.suppress(ImportError):  # no fcntl, no locks
-            import fcntl
-
-            try:
-                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                self.close()
-                raise EvaluationError(f"{self._path}: another evaluation is writing it; wait for it to end") from None
+        if not take(self._held):
+            self.close()
+            raise EvaluationError(f"{self._path}: another evaluation is writing it; wait for it to end")
         with self._lock:
             self._read()
 

@@ -46,6 +46,7 @@ def compare(
     return {
         "format": FORMAT,
         "kind": "agents",
+        "warnings": list(_warnings(entries)),
         "agents": [{"name": name, "agent": content["agent"]} for name, content in entries],
         "panels": [p for p in entries[0][1]["panels"] if p["split"] in {split for split, _ in parts}],
         "conditions": entries[0][1]["conditions"],
@@ -72,6 +73,7 @@ def compare_groups(
     return {
         "format": FORMAT,
         "kind": "training runs",
+        "warnings": list(_warnings(entries)),
         "groups": {
             name: [{"name": run, "agent": content["agent"]} for run, content in group]
             for name, group in groups.items()
@@ -143,11 +145,34 @@ def _temperatures(entries: Sequence[Entry], wanted: Sequence[float] | None) -> l
         raise EvaluationError(f"the temperatures differ ({listed}); choose with --temperature what to compare")
     if wanted is None:
         return list(next(iter(sampled.values()), [None]))
+    if not sampled:
+        raise EvaluationError("none of these agents has a temperature: leave out --temperature")
     for name, ts in sampled.items():
         for t in wanted:
             if t not in ts:
                 raise EvaluationError(f"{name} has no temperature {t:g}, only {', '.join(f'{x:g}' for x in ts)}")
-    return list(dict.fromkeys(wanted)) if sampled else [None]
+    return list(dict.fromkeys(wanted))
+
+
+def _warnings(entries: Sequence[Entry]) -> Iterator[str]:
+    """What a reader of the numbers must know."""
+    tries: dict[int, list[str]] = {}
+    for name, content in entries:
+        tries.setdefault(tries_of(content["agent"]), []).append(name)
+    if len(tries) > 1:
+        said = [f"{', '.join(names)}: {'one try' if n == 1 else f'up to {n}'}" for n, names in sorted(tries.items())]
+        yield (
+            f"several tries against fewer. Tries of each game: {'; '.join(said)}. An agent that is told that it "
+            "failed and tries again solves more games than in one try; its success after the first is in "
+            "totals.trials of its evaluation.json."
+        )
+
+
+def tries_of(agent: Mapping[str, Any]) -> int:
+    """How often the agent of an evaluation.json tries a game at most: 1, but for Reflexion."""
+    settings = agent.get("settings")
+    trials = settings.get("trials") if isinstance(settings, Mapping) else None
+    return trials if isinstance(trials, int) and trials > 1 else 1
 
 
 def _refuse_repeated_runs(entries: Sequence[Entry]) -> None:

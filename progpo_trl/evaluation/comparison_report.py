@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from progpo_trl.evaluation.results import percent, sampling_name
+from progpo_trl.publishing.markdown import escaped
 
 
 def as_markdown(comparison: Mapping[str, Any]) -> str:
     """The tables of a comparison, one block per split and temperature."""
-    lines = _agents if comparison["kind"] == "agents" else _runs
-    return "\n".join(line for part in comparison["parts"] for line in lines(part)).strip() + "\n"
+    of_part = _agents if comparison["kind"] == "agents" else _runs
+    lines = [f"**Warning**: {escaped(warning)}\n" for warning in comparison["warnings"]]
+    lines += [line for part in comparison["parts"] for line in of_part(part)]
+    return "\n".join(lines).strip() + "\n"
 
 
 def _title(part: Mapping[str, Any], games: int) -> str:
-    return f"### {_text(part['split'])}, {sampling_name(part['temperature'])}: {games} games"
+    return f"### {escaped(part['split'])}, {sampling_name(part['temperature'])}: {games} games"
 
 
 def _agents(part: Mapping[str, Any]) -> Iterator[str]:
@@ -30,7 +33,7 @@ def _agents(part: Mapping[str, Any]) -> Iterator[str]:
     yield _row(["---"] * (len(head) + 1))
     pairs: list[Mapping[str, Any] | None] = [None, *part["pairs"]]
     for agent, pair in zip(part["agents"], pairs, strict=True):
-        cells = [_text(agent["name"]), _rate(agent["success"])]
+        cells = [escaped(agent["name"]), _rate(agent["success"])]
         cells += ["", ""] if pair is None else [_points(pair["difference"]), _p(pair, several)]
         if scored:
             cells.append(_mean(agent.get("score")))
@@ -49,13 +52,13 @@ def _types(part: Mapping[str, Any]) -> Iterator[str]:
     kinds = list(dict.fromkeys(kind for pair in part["pairs"] for kind in pair["by_task_type"]))
     if len(kinds) < 2:
         return
-    yield _row(["difference to the first", *(_text(pair["second"]) for pair in part["pairs"])])
+    yield _row(["difference to the first", *(escaped(pair["second"]) for pair in part["pairs"])])
     yield _row(["---"] * (1 + len(part["pairs"])))
     for kind in kinds:
         found = [pair["by_task_type"].get(kind) for pair in part["pairs"]]
         games = max(one["games"] for one in found if one)
         yield _row(
-            [f"{_text(kind)} ({games})", *("-" if one is None else _points(one["difference"]) for one in found)]
+            [f"{escaped(kind)} ({games})", *("-" if one is None else _points(one["difference"]) for one in found)]
         )
     yield ""
 
@@ -69,18 +72,23 @@ def _runs(part: Mapping[str, Any]) -> Iterator[str]:
     yield _row(["---"] * (5 if scored else 4))
     for name, group in groups.items():
         for run in group["runs"]:
-            seed = "-" if run["training_seed"] is None else str(run["training_seed"])
-            cells = [_text(name), _text(run["name"]), seed, _rate(run["success"])]
+            seed = "-" if run["training_seed"] is None else escaped(run["training_seed"])
+            cells = [escaped(name), escaped(run["name"]), seed, _rate(run["success"])]
             yield _row([*cells, *([_mean(run.get("score"))] if scored else [])])
         n = len(group["runs"])
         mean = group["success"]
-        cells = [_text(name), f"mean over {n} training run{'s' * (n > 1)}", "", _rate({"rate": mean["mean"], **mean})]
+        cells = [
+            escaped(name),
+            f"mean over {n} training run{'s' * (n > 1)}",
+            "",
+            _rate({"rate": mean["mean"], **mean}),
+        ]
         yield _row(
             [f"**{cell}**" if cell else "" for cell in (*cells, *([_mean(group.get("score"))] if scored else []))]
         )
     yield ""
     for pair in part["pairs"]:
-        names = f"{_text(pair['second'])} minus {_text(pair['first'])}"
+        names = f"{escaped(pair['second'])} minus {escaped(pair['first'])}"
         score = f"; score {_mean(pair['score_difference'])}" if "score_difference" in pair else ""
         yield f"{names}, 95 % interval over training runs: {_points(pair['difference'])} points{score}"
         yield ""
@@ -88,11 +96,6 @@ def _runs(part: Mapping[str, Any]) -> Iterator[str]:
 
 def _row(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
-
-
-def _text(text: str) -> str:
-    """A name as a table's cell."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text).replace("|", "\\|")
 
 
 def _rate(rate: Mapping[str, Any]) -> str:
@@ -148,7 +151,8 @@ def draw(comparison: Mapping[str, Any], path: Path) -> None:
             axis.set_ylim(max(n, 1) - 0.5, -0.5)
             axis.grid(axis="x", alpha=0.3)
     means = "95 % intervals: of runs over games, of means over training runs"
-    figure.suptitle("95 % intervals over games" if comparison["kind"] == "agents" else means)
+    title = "95 % intervals over games" if comparison["kind"] == "agents" else means
+    figure.suptitle(title + ("; some tried each game several times" if comparison["warnings"] else ""))
     figure.savefig(path, dpi=120, format="png")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from progpo_trl.evaluation.results import EPISODES, is_lost, key_of
+from progpo_trl.evaluation.results import EPISODES, check_record, is_lost, key_of
 
 _PART = "episodes.part-{}.jsonl"
 
@@ -42,8 +42,8 @@ class Journal:
 
 
 def finished_lines(folder: Path) -> dict[tuple, dict[str, Any]]:
-    """Key of the game -> its line, of all processes' files; the last one of a game counts. Half lines and games that
-    were lost to environment errors are left out: they are played again."""
+    """Key of the game -> its line, of all processes' files; the last one of a game counts. Half and damaged lines and
+    games that were lost to environment errors are left out: they are played again."""
     found: dict[tuple, dict[str, Any]] = {}
     for path in [folder / EPISODES, *sorted(folder.glob(_PART.format("*")))]:
         if not path.is_file():
@@ -52,10 +52,11 @@ def finished_lines(folder: Path) -> dict[tuple, dict[str, Any]]:
             for text in file:
                 try:
                     line = json.loads(text)
-                    if not is_lost(line["game"]):
-                        found[key_of(line["game"])] = line
-                except (ValueError, KeyError, TypeError):
+                    check_record(line["game"])
+                except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                     continue
+                if not is_lost(line["game"]):
+                    found[key_of(line["game"])] = line
     return found
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from progpo_trl.environments.base import TaskSet
+from progpo_trl.evaluation.errors import EvaluationError
 from progpo_trl.tasks import EVALUATION_SPLITS, spread
 
 
@@ -46,7 +47,7 @@ class Panel:
 def panel_of(tasks: TaskSet, split: str, n: int | None = None) -> Panel:
     """The panel of a split: all its games, or `n` of them spread evenly over the sorted ids.
 
-    Raises KeyError for a split there is not, ValueError for one without games.
+    Raises KeyError for a split there is not, EvaluationError for one without games.
     """
     ids = spread(sorted(tasks.task_ids(split)), n)
     return panel_of_ids(tasks, ids, split)
@@ -55,14 +56,16 @@ def panel_of(tasks: TaskSet, split: str, n: int | None = None) -> Panel:
 def panel_of_ids(tasks: TaskSet, ids: Iterable[str], split: str | None = None) -> Panel:
     """The panel of these games; `split` names it (default: the split of `tasks` that holds them all, or "eval").
 
-    Raises ValueError without games or when one is named twice.
+    Raises EvaluationError without games or when one is named twice.
     """
     ids = sorted(ids)
     if not ids:
-        raise ValueError(f"there are no games to evaluate in split {split!r}")
+        raise EvaluationError(f"there are no games to evaluate in split {split!r}")
     twice = next((a for a, b in itertools.pairwise(ids) if a == b), None)
     if twice is not None:
-        raise ValueError(f"the panel would hold game {twice!r} twice; every game is played once per sampling seed")
+        raise EvaluationError(
+            f"the panel would hold game {twice!r} twice; every game is played once per sampling seed"
+        )
     return Panel(
         split or _split_of(tasks, ids),
         tuple(ids),

@@ -37,10 +37,11 @@ def load_policy(
 
     model: a folder, a Hub id or the name of a shipped tiny policy; a folder or Hub id with an adapter in it brings
     its base model along (None: the base model that `adapter` names). facts: joins what is kept of who played.
-    options: of `from_pretrained` (revision, attn_implementation, quantization_config, ..).
+    options: of `from_pretrained` (revision, attn_implementation, quantization_config, ..); trust_remote_code is off
+    unless it is given.
 
     Raises EvaluationError, which names the folder and what is wrong with it: missing or damaged files, weights that
-    the model needs and the files lack, an adapter of another model.
+    the model needs and the files lack, an adapter of another model, code of its own that is not trusted.
     """
     from progpo_trl.evaluation.policy_agent import PolicyAgent
 
@@ -68,6 +69,7 @@ def load_policy(
 def _load_model(place: str, name: str, dtype, device: str, options: dict[str, Any]):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    options = {"trust_remote_code": False, **options}  # left out, transformers would ask on the terminal
     shared = {key: options[key] for key in ("revision", "trust_remote_code") if key in options}
     tokenizer = AutoTokenizer.from_pretrained(place, **shared)
     if tokenizer.chat_template is None:
@@ -189,6 +191,11 @@ def _naming(name: str) -> Iterator[None]:
     except EvaluationError:
         raise
     except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise EvaluationError(
+                f"{name}: needs code of its own to be run, which stays off unless you turn it on: read that code, and "
+                "if you trust it say --trust_remote_code true"
+            ) from error
         # transformers, peft, safetensors, torch and json raise many kinds for damaged files.
         raise EvaluationError(f"{name}: cannot be loaded: {_short(error)}") from error
 

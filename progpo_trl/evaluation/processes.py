@@ -25,7 +25,8 @@ class Processes:
             self.count, self.rank = state.num_processes, state.process_index
 
     def from_main(self, make: Callable[[], Any] | None) -> Any:
-        """What `make` returns in the main process, in all of them; its EvaluationError or RuntimeError too."""
+        """What `make` returns in the main process, in all of them; its EvaluationError, RuntimeError or OSError
+        too."""
         if self.count == 1:
             return make()
         from accelerate.utils import broadcast_object_list
@@ -34,7 +35,7 @@ class Processes:
         if self.rank == 0:
             try:
                 box[0] = make()
-            except (EvaluationError, RuntimeError) as error:
+            except (EvaluationError, RuntimeError, OSError) as error:
                 box[1] = error
         broadcast_object_list(box, from_process=0)
         if box[1] is not None:

@@ -21,6 +21,7 @@ from progpo_trl.evaluation.chat import ChatModel, Completion, Message
 from progpo_trl.evaluation.errors import EvaluationError
 from progpo_trl.evaluation.examples import Example, Examples, Turn, in_wording
 from progpo_trl.evaluation.prompted import QUOTED, ChatPlayer, PromptedAgent, PromptSettings, Usage
+from progpo_trl.settings_values import said_of
 
 TEMPLATE = PROMPTS / "agents" / "react.jinja"
 
@@ -72,7 +73,7 @@ class AgentTemplate:
         except jinja2.TemplateSyntaxError as error:
             raise EvaluationError(f"template {self._path}, line {error.lineno}: {error.message}") from error
         except (OSError, UnicodeDecodeError) as error:
-            raise EvaluationError(f"template {self._path}: {error}") from error
+            raise EvaluationError(f"template {said_of(self._path, error)}") from error
         self.sha256 = hashlib.sha256(data).hexdigest()
         turn = [Turn("You see a door.", "A door.", "look")]
         for part in ("first", "later", "reflect"):

@@ -18,6 +18,7 @@ from progpo_trl.evaluation.agents import Game
 from progpo_trl.evaluation.errors import EvaluationError
 from progpo_trl.evaluation.intervals import bootstrap_mean, repeated_rate
 from progpo_trl.metrics import wilson
+from progpo_trl.settings_values import one_line
 
 FORMAT = "progpo_trl evaluation 1"
 EVALUATION, EPISODES = "evaluation.json", "episodes.jsonl"
@@ -67,6 +68,36 @@ def is_lost(record: Mapping[str, Any]) -> bool:
 def key_of(record: Mapping[str, Any]) -> tuple[str, float | None, int, str]:
     """As `Game.key`."""
     return record["split"], record["temperature"], record["seed"], record["task_id"]
+
+
+def check_record(record: Any) -> None:
+    """Raises KeyError, TypeError, ValueError or OverflowError, which say what is wrong, for what is no record."""
+    if not isinstance(record, dict):
+        raise TypeError(f"a game must be an object, not {_shown(record)}")
+    for name, (kinds, what) in _OF_RECORD.items():
+        value = record[name]
+        # To Python true is a number.
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise TypeError(f"{name} of a game must be {what}, not {_shown(value)}")
+        if isinstance(value, (int, float)) and name != "seed" and not math.isfinite(float(value)):
+            raise ValueError(f"{name} of a game must be finite, not {_shown(value)}")
+
+
+_NONE = type(None)
+_COUNTS = ("seed", "steps", "format_invalid", "inadmissible", "truncated", "repeated", "tokens")
+_OF_RECORD: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("split", "task_id", "task_type"), ((str,), "text")),
+    **dict.fromkeys(("temperature", "score"), ((int, float, _NONE), "a number or null")),
+    **dict.fromkeys(("success", "loop"), ((bool,), "true or false")),
+    **dict.fromkeys(_COUNTS, ((int,), "a whole number")),
+    **dict.fromkeys(("stop_reason", "error"), ((str, _NONE), "text or null")),
+    "return": ((int, float), "a number"),
+}
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def summaries(records: Iterable[Record]) -> list[dict[str, Any]]:
@@ -171,19 +202,30 @@ def read_evaluation(path: str | Path) -> dict[str, Any]:
     if not content.get("complete"):
         raise EvaluationError(f"{path}: the evaluation was interrupted; finish it with --resume")
     try:
-        for record in content["games"]:
-            key_of(record), is_lost(record), record["success"], record["task_type"]
         for name, kind in (("agent", dict), ("environment", dict), ("conditions", dict), ("panels", list)):
             if not isinstance(content[name], kind):
                 raise TypeError(f"{name} must be a {kind.__name__}")
-        for panel in content["panels"]:
-            panel["split"] + panel["panel_sha256"], int(panel["games"])
-        int(content["conditions"]["max_turns"])
-        table(content)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        _check_parts(content)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise EvaluationError(f"{path}: is damaged: {said}") from None
+        raise EvaluationError(f"{path}: is damaged: {one_line(ValueError(said))}; make it again") from None
     return content
+
+
+def _check_parts(content: Mapping[str, Any]) -> None:
+    for panel in content["panels"]:
+        panel["split"] + panel["panel_sha256"] + (panel["data_sha256"] or ""), int(panel["games"])
+    int(content["conditions"]["max_turns"])
+    for name in ("weights_sha256", "adapter_sha256"):
+        if not isinstance(content["agent"].get(name), str | None):
+            raise TypeError(f"{name} of the agent must be text or null, not {_shown(content['agent'][name])}")
+    seen = set()
+    for record in content["games"]:
+        check_record(record)
+        if key_of(record) in seen:
+            raise ValueError(f"game {record['task_id']!r} is there twice under seed {record['seed']}")
+        seen.add(key_of(record))
+    table(content)
 
 
 def table(content: Mapping[str, Any]) -> str:

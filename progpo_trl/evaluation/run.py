@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +19,7 @@ from progpo_trl.episodes import Episode
 from progpo_trl.evaluation.agents import Agent, Game
 from progpo_trl.evaluation.errors import EvaluationError
 from progpo_trl.evaluation.journal import Journal, finished_lines, write_episodes
+from progpo_trl.evaluation.locks import only_one_in
 from progpo_trl.evaluation.panel import Panel, panel_of
 from progpo_trl.evaluation.processes import Processes
 from progpo_trl.evaluation.results import (
@@ -63,6 +66,7 @@ def evaluate(
     Raises EvaluationError when there is nothing to play, or `out` holds something else; RuntimeError when too many
     games are lost.
     """
+    check_plays(temperatures, seeds, n_tasks)
     panels = _panels(tasks, splits, n_tasks)
     limit = min(max_turns or tasks.max_steps, tasks.max_steps)
     games = _games(agent, panels, temperatures, seeds)
@@ -77,17 +81,20 @@ def evaluate(
         "panels": [panel.facts() for panel in panels],
     }
     folder = None if out is None else Path(out)
-    done = processes.from_main(lambda: _start(folder, header, games, resume))
-    todo = [game for game in games if game.key not in done]
-    started = time.time()
-    run = _Run(agent, tasks, limit, environment_retries, folder, processes, progress, len(done))
-    mine = run.play(todo[processes.rank :: processes.count])
-    lines = processes.gather(mine)
-    if processes.rank:
-        return processes.from_main(None)
-    return processes.from_main(
-        lambda: _finish(folder, header, games, done, lines, agent, processes, started, command, max_dropped_fraction)
-    )
+    with contextlib.ExitStack() as held:
+        done = processes.from_main(lambda: _start(folder, header, games, resume, held))
+        todo = [game for game in games if game.key not in done]
+        started = time.time()
+        run = _Run(agent, tasks, limit, environment_retries, folder, processes, progress, len(done))
+        mine = run.play(todo[processes.rank :: processes.count])
+        lines = processes.gather(mine)
+        if processes.rank:
+            return processes.from_main(None)
+        return processes.from_main(
+            lambda: _finish(
+                folder, header, games, done, lines, agent, processes, started, command, max_dropped_fraction
+            )
+        )
 
 
 def conditions_of(tasks: TaskSet, max_turns: int) -> dict[str, Any]:
@@ -96,9 +103,32 @@ def conditions_of(tasks: TaskSet, max_turns: int) -> dict[str, Any]:
     return {"max_turns": max_turns, "action_format": tasks.action_format, **mode}
 
 
-def _panels(tasks: TaskSet, splits: Sequence[str] | None, n_tasks: int | None) -> list[Panel]:
+def check_plays(temperatures: Sequence[float], seeds: Sequence[int], n_tasks: int | None) -> None:
+    """Raises EvaluationError for plays that there cannot be."""
     if n_tasks is not None and n_tasks < 1:
         raise EvaluationError(f"the number of tasks must be at least 1, got {n_tasks}")
+    if not seeds or not temperatures:
+        raise EvaluationError("at least one sampling seed and one temperature are needed")
+    for seed in seeds:
+        if seed < 0:
+            raise EvaluationError(f"a sampling seed must be at least 0, got {seed}")
+    for temperature in temperatures:
+        if not (math.isfinite(temperature) and temperature >= 0):
+            raise EvaluationError(f"a temperature must be a number of at least 0, got {temperature:g}")
+
+
+def check_folder(folder: Path) -> None:
+    """Raises EvaluationError for a place where no folder can be."""
+    for place in (folder, *folder.parents):
+        if os.path.lexists(place):
+            if not place.is_dir():
+                what = "is a file" if place.exists() else "is a link to nothing"
+                below = "" if place == folder else f" ({folder} would lie in it)"
+                raise EvaluationError(f"{place} {what}{below}, and results need a folder: choose another --out")
+            return
+
+
+def _panels(tasks: TaskSet, splits: Sequence[str] | None, n_tasks: int | None) -> list[Panel]:
     panels = []
     for split in dict.fromkeys(splits or [tasks.eval_split]):
         panel_exists(tasks, split)
@@ -122,11 +152,6 @@ def already_there(folder: Path) -> EvaluationError:
 
 
 def _games(agent: Agent, panels: Sequence[Panel], temperatures: Sequence[float], seeds: Sequence[int]) -> list[Game]:
-    if not seeds or not temperatures:
-        raise EvaluationError("at least one sampling seed and one temperature are needed")
-    for temperature in temperatures:
-        if not (math.isfinite(temperature) and temperature >= 0):
-            raise EvaluationError(f"a temperature must be a number of at least 0, got {temperature:g}")
     games = []
     for panel in panels:
         for temperature in dict.fromkeys(map(float, temperatures)) if agent.samples else (None,):
@@ -138,18 +163,22 @@ def _games(agent: Agent, panels: Sequence[Panel], temperatures: Sequence[float],
     return games
 
 
-def _start(folder: Path | None, header: dict[str, Any], games: list[Game], resume: bool) -> dict[tuple, dict]:
-    """Make `folder` ready; what is finished there, by key. Main process only."""
+def _start(
+    folder: Path | None, header: dict[str, Any], games: list[Game], resume: bool, held: contextlib.ExitStack
+) -> dict[tuple, dict]:
+    """Make `folder` ready and hold it for `held`; what is finished there, by key. Main process only."""
     if folder is None:
         return {}
+    check_folder(folder)
     path = folder / EVALUATION
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        held.enter_context(only_one_in(folder))
         if not path.exists():
             write_json(path, header)
             return {}
     except OSError as error:
-        raise EvaluationError(f"{folder} cannot be written: {error.strerror}") from None
+        raise EvaluationError(f"{error.filename or folder}: cannot be written: {error.strerror}") from None
     if not resume:
         raise already_there(folder)
     _check_same(path, header)
@@ -168,13 +197,17 @@ def _check_same(path: Path, header: dict[str, Any]) -> None:
     """A resumed evaluation must be of the same agent, environment and games."""
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise EvaluationError(f"{path}: cannot be read: {error}") from None
+    except OSError as error:
+        raise EvaluationError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise EvaluationError(f"{path}: cannot be read, it is no JSON document: {error}") from None
+    if not isinstance(before, dict) or not isinstance(before.get("panels", []), list):
+        raise EvaluationError(f"{path}: cannot be read, it is no evaluation")
     now = json.loads(json.dumps(header, default=str))
     for name in ("format", "agent", "environment", "conditions"):
         if before.get(name) != now[name]:
             raise EvaluationError(f"{path} is of another evaluation: {difference(before.get(name), now[name], name)}")
-    known = {panel["split"]: panel for panel in before.get("panels", [])}
+    known = {str(panel.get("split")): panel for panel in before.get("panels", []) if isinstance(panel, dict)}
     for panel in now["panels"]:
         if panel["split"] in known and known[panel["split"]] != panel:
             what = difference(known[panel["split"]], panel, f"panel {panel['split']}")

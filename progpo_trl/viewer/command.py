@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do what `add_arguments` parsed; returns the exit status."""
     from progpo_trl.reporting.explanation import printable
-    from progpo_trl.settings_values import one_line
+    from progpo_trl.settings_values import said_of
     from progpo_trl.viewer.sources import open_run
 
     try:
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         _read(folder)
         return _export(folder, args) if args.export else _serve(folder, args)
     except (ValueError, OSError) as error:
-        print(f"progpo view: error: {printable(one_line(error))}", file=sys.stderr)
+        print(f"progpo view: error: {printable(said_of(args.export or args.run_dir, error))}", file=sys.stderr)
         return 2
 
 

@@ -13,6 +13,7 @@ from progpo_trl.cli import main
 from progpo_trl.doctor import data, machine, recipe, software
 from progpo_trl.doctor.findings import Case, Finding, examine
 from progpo_trl.memory import GB, QWEN
+from progpo_trl.settings_values import said_of
 
 LORA = "alfworld/qwen2.5-1.5b-instruct/progpo-lora"
 FULL = "alfworld/qwen2.5-7b-instruct/progpo"
@@ -212,6 +213,26 @@ def test_alfworld_data_that_is_not_there(monkeypatch, tmp_path):
     assert str(tmp_path) in found.text
 
 
+@pytest.mark.parametrize("check", [data.check_alfworld, data.check_webshop])
+def test_a_place_of_data_is_named_once(monkeypatch, tmp_path, check):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a-file").touch()
+    monkeypatch.chdir(tmp_path)
+    for place in (tmp_path / "nowhere", tmp_path / "empty", tmp_path / "a-file", "empty", "nowhere"):
+        for name in ("ALFWORLD_DATA", "WEBSHOP_DATA"):
+            monkeypatch.setenv(name, str(place))
+        (found,) = look(check, case())
+        assert found.status == "warning"
+        assert found.text.count(os.path.basename(place)) == 1, found.text
+
+
+def test_what_an_error_says_of_a_place():
+    assert said_of("/data", PermissionError(13, "Permission denied", "/data/x")) == "/data/x: Permission denied"
+    assert said_of("/data", OSError(5, "Input/output error")) == "/data: Input/output error"
+    assert said_of("/data", ImportError("no module\nat all")) == "/data: no module at all"
+    assert said_of("/data", ValueError("/data: is empty")) == "/data: is empty"
+
+
 def test_webshop_data(shared_data, monkeypatch, tmp_path):
     monkeypatch.setenv("WEBSHOP_DATA", str(shared_data / "webshop"))
     counts, bought = look(data.check_webshop, case())
@@ -237,6 +258,20 @@ def test_the_recipe(tmp_path, capsys):
     assert "did you mean 'learning_rate'?" in found.text
     # settings for a GPU are examined on a machine without one
     assert statuses(look(recipe.check_recipe, case(FULL))) == {"ok"}
+
+
+def test_an_accelerate_config_that_cannot_be_read(tmp_path, capsys):
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("num_processes: [\n")
+    for path, message in (
+        (tmp_path, ": Is a directory"),
+        (tmp_path / "no", ": No such file"),
+        (bad, ": is not valid"),
+    ):
+        assert main(["doctor", "--accelerate-config", str(path)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"progpo doctor: error: --accelerate-config {path}{message}")
+        assert "Errno" not in line
 
 
 def test_launch(tmp_path, monkeypatch):

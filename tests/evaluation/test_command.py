@@ -120,6 +120,63 @@ def test_interrupted_and_resumed(run_dir, tmp_path, capsys, monkeypatch):
     assert content(tmp_path)["games_kept_from_before"] == 4
 
 
+CODE = """
+import pathlib
+from transformers import Qwen2Config, Qwen2ForCausalLM
+pathlib.Path({marker!r}).touch()
+class OwnConfig(Qwen2Config):
+    model_type = "own_code"
+class OwnModel(Qwen2ForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """A folder as somebody published it: a model with code of its own, and a recipe that trusts it in every way."""
+    import transformers.dynamic_module_utils as modules
+
+    from progpo_trl.tiny_policy import checkpoint_path
+
+    monkeypatch.setattr(modules, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", None)  # whoever asks there gets no answer
+    folder = tmp_path / "published"
+    shutil.copytree(checkpoint_path(), folder)
+    config = json.loads((folder / "config.json").read_text())
+    own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "own_code", "auto_map": own}))
+    (folder / "own.py").write_text(CODE.format(marker=str(tmp_path / "was-run")))
+    recipe = "environment: {name: alfworld_generated, level: easy, n_eval: 2}\nmodel_name_or_path: x\nuse_cpu: true\n"
+    recipe += "context: full\nprompt_template: tiny\nmax_completion_length: 4\nmax_turns: 1\nbf16: false\n"
+    recipe += "trust_remote_code: true\n"
+    (folder / "config.yaml").write_text(recipe + "model_init_kwargs: {trust_remote_code: true}\n")
+    (tmp_path / "text.yaml").write_text(recipe + "model_init_kwargs: '{\"trust_remote_code\": true}'\n")
+    return folder
+
+
+@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize("words", [["evaluate"], ["evaluate", "--model"], ["run"]])
+def test_a_published_recipe_cannot_have_its_code_run(published, words, text, capsys):
+    if text:
+        shutil.copy("text.yaml", published / "config.yaml")
+    assert main([*words, str(published)]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith(f"progpo {words[0]}: error: {published}: needs code of its own to be run")
+    assert error.endswith("say --trust_remote_code true")
+    assert not (published.parent / "was-run").exists()
+
+
+@pytest.mark.parametrize("words", [["--trust_remote_code"], ["--config", "mine.yaml"]])
+@pytest.mark.parametrize("command", ["evaluate", "run"])
+def test_a_person_can_trust_a_models_code(published, command, words, capsys):
+    shutil.copy(published / "config.yaml", "mine.yaml")
+    more = ["--model", str(published), *SMALL, "--out", "out"] if command == "evaluate" else [str(published)]
+    assert main([command, *more, *words]) == 0
+    assert (published.parent / "was-run").exists()
+
+
 def test_whose_words_are_whose():
     ours, theirs = _split_words(
         [
@@ -154,17 +211,35 @@ def test_whose_words_are_whose():
         (["--config", "quickstart", "--environment.levle", "easy"], "did you mean 'environment.level'"),
         (["--config", "quickstrat"], "no recipe of that name; did you mean 'quickstart'"),
         (["--model", "./nowhere", "--environment", "alfworld_generated"], "./nowhere: there is no such folder"),
+        (["--config", "quickstart", "--seeds", "0", "-1"], "a sampling seed must be at least 0, got -1"),
+        (["--config", "quickstart", "--out", "taken/here"], "taken is a file (taken/here would lie in it)"),
+        (["--config", "quickstart", "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (["--model", "tiny"], "no environment"),
         (["--agent", "oracle", "--model", "tiny", "--environment", "alfworld_generated"], "plays without a model"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").touch()
     assert main(["evaluate", *words]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("progpo evaluate: error: ")
     assert message in error
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_second_one_on_a_folder_is_refused_before_a_model_is_loaded(run_dir, tmp_path, capsys, monkeypatch):
+    from progpo_trl.evaluation import agent_options
+    from progpo_trl.evaluation.locks import only_one_in
+
+    words = ["evaluate", str(run_dir), *SMALL, "--out", str(tmp_path / "out"), "--resume"]
+    (tmp_path / "out").mkdir()
+    with only_one_in(tmp_path / "out"), monkeypatch.context() as patch:
+        patch.setattr(agent_options, "policy", lambda *_: pytest.fail("a model is loaded"))
+        assert main(words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"progpo evaluate: error: another evaluation is writing to {tmp_path / 'out'} ")
+    assert main(words) == 0
 
 
 def test_help_names_every_option(capsys):

@@ -1,7 +1,9 @@
 """Comparisons: what they say is what the games say; what cannot be compared is named."""
 
 import copy
+import html
 import json
+import re
 import sys
 
 import pytest
@@ -12,6 +14,7 @@ from progpo_trl.cli import main
 from progpo_trl.evaluation import EvaluationError, evaluate
 from progpo_trl.evaluation.compare import compare, compare_groups
 from progpo_trl.evaluation.comparison_report import as_markdown, draw
+from progpo_trl.publishing.markdown import printed
 
 
 def played(when, n=24, seeds=(0, 1), **options):
@@ -165,13 +168,54 @@ def test_training_runs_count_once_each():
 def test_names_are_text_in_the_table_and_in_the_picture(tmp_path, pair):
     entries = [("a|b $x_{", pair[0][1]), ("<b>\x1b[31m", pair[1][1])]
     found = compare(entries)
-    assert "| a\\|b $x_{ |" in as_markdown(found)
+    assert "| a\\|b \\$x\\_{ |" in as_markdown(found)
     assert "\x1b" not in as_markdown(found)
     draw(found, tmp_path / "a.png")
     groups = {"$": [(n, changed(c, ("agent",), {"weights_sha256": n})) for n, c in entries]}
     draw(compare_groups(groups), tmp_path / "b.png")
     for name in ("a.png", "b.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+EVIL = "`x` | <img src=x onerror=alert(1)>\n\n# h **b** [l](http://a) ![i](//b) $m$ \\"
+
+
+def test_texts_of_files_are_no_markup(pair):
+    """Names, task types, splits and seeds, in both kinds of tables: no renderer may see anything but text."""
+    contents = [json.loads(json.dumps(content)) for _, content in pair]
+    for i, content in enumerate(contents):
+        content["agent"] = {"weights_sha256": str(i), "training_seed": EVIL, "settings": {"trials": i + 1}}
+        content["panels"][0]["split"] = EVIL
+        for record in (*content["games"], *content["results"]):
+            record["split"] = EVIL
+        for g, record in enumerate(content["games"]):
+            record["task_type"] = f"{EVIL}{g % 2}"
+    entries = [(EVIL, contents[0]), (f"{EVIL} 2", contents[1])]
+    renderer = pytest.importorskip("markdown_it").MarkdownIt("commonmark", {"html": True}).enable("table")
+    for found in (compare(entries), compare_groups({EVIL: entries[:1], f"{EVIL}!": entries[1:]})):
+        page = renderer.render(as_markdown(found))
+        tags = set(re.findall(r"</?([a-z0-9]+)", page))
+        assert tags <= {"h3", "p", "table", "thead", "tbody", "tr", "th", "td", "strong"}
+        assert page.count("<h3") == 1
+        assert html.unescape(page).count(printed(EVIL)) > 5  # shown as they are
+        for table in re.findall(r"(?:^\|.*\n)+", as_markdown(found), re.MULTILINE):
+            # No border of a cell came from a name.
+            assert len({re.sub(r"\\.", "", row).count("|") for row in table.splitlines()}) == 1
+
+
+def test_several_tries_against_one_are_said(pair):
+    (name, one), (other, two) = pair
+    assert compare(pair)["warnings"] == []
+    assert "Warning" not in as_markdown(compare(pair))
+    trials = changed(two, ("agent",), {"kind": "prompted", "style": "reflexion", "settings": {"trials": 3}})
+    found = compare([(name, one), (other, trials)])
+    (warning,) = found["warnings"]
+    assert "Tries of each game: even: one try; more: up to 3. " in warning
+    assert as_markdown(found).startswith("**Warning**: several tries against fewer. ")
+    assert compare([(name, trials), (other, trials)])["warnings"] == []
+    once = changed(trials, ("agent", "settings", "trials"), 1)
+    assert compare([(name, once), (other, one)])["warnings"] == []
+    assert compare_groups({"a": [(name, one)], "b": [(other, trials)]})["warnings"] == [warning]
 
 
 def test_the_command(tmp_path, pair, capsys):
@@ -186,6 +230,15 @@ def test_the_command(tmp_path, pair, capsys):
         "comparison.md",
         "comparison.png",
     ]
+    (tmp_path / "file").touch()
+    capsys.readouterr()
+    assert main(["compare", *files, "--out", str(tmp_path / "file")]) == 2
+    assert f"{tmp_path}/file is a file, and results need a folder" in capsys.readouterr().err
+    (tmp_path / "out" / ".comparison.json.partial").mkdir()
+    assert main(["compare", *files, "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.endswith("/.comparison.json.partial: Is a directory\n")
+    assert main(["compare", *files, "--temperature", "0.4"]) == 2
+    assert capsys.readouterr().err.endswith("none of these agents has a temperature: leave out --temperature\n")
     assert main(["compare", *files, "--names", "x"]) == 2
     assert main(["compare", files[0]]) == 2
     assert main(["compare", files[0], files[0]]) == 2
@@ -215,6 +268,38 @@ def test_damaged_files_are_one_line(tmp_path, capsys, text, message):
     assert error.startswith("progpo compare: error: ")
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("games", 1, "task_id"), None, "task_id of a game must be text, not None"),
+        (("games", 1, "task_type"), [], "task_type of a game must be text, not []"),
+        (("games", 1, "seed"), True, "seed of a game must be a whole number, not True"),
+        (("games", 1, "seed"), "0", "seed of a game must be a whole number, not '0'"),
+        (("games", 1, "success"), 3, "success of a game must be true or false, not 3"),
+        (("games", 1, "success"), "\x1b[2J", "success of a game must be true or false, not '"),
+        (("games", 1, "score"), "1", "score of a game must be a number or null, not '1'"),
+        (("games", 1, "score"), float("nan"), "score of a game must be finite, not nan"),
+        (("games", 1, "score"), 10**400, "is damaged: "),
+        (("games", 1, "temperature"), [0.4], "temperature of a game must be a number or null"),
+        (("games", 1, "task_id"), "door-00", "game 'door-00' is there twice under seed 0"),
+        (("games", 1), 5, "a game must be an object, not 5"),
+        (("conditions", "max_turns"), float("inf"), "is damaged: "),
+        (("panels", 0, "games"), float("inf"), "is damaged: "),
+        (("panels", 0), {"split": "eval", "panel_sha256": "x", "games": 24}, "'data_sha256' is missing"),
+        (("agent", "weights_sha256"), [1], "weights_sha256 of the agent must be text or null, not [1]"),
+    ],
+)
+def test_a_damaged_number_is_named(tmp_path, pair, capsys, path, value, message):
+    (tmp_path / "evaluation.json").write_text(json.dumps(changed(pair[0][1], path, value)))
+    (tmp_path / "good.json").write_text(json.dumps(pair[1][1]))
+    for files in (("evaluation.json", "good.json"), ("good.json", "evaluation.json")):
+        assert main(["compare", *(str(tmp_path / file) for file in files)]) == 2
+        (error,) = capsys.readouterr().err.splitlines()
+        assert error.startswith(f"progpo compare: error: {tmp_path}/evaluation.json: is damaged: ")
+        assert message in error
+        assert "\x1b" not in error
 
 
 def test_comparing_needs_no_torch():

@@ -205,6 +205,8 @@ def test_own_examples_and_an_own_template(tmp_path):
     assert chat.chats == [[{"role": "user", "content": "first|Door 0.|1|0"}]]
     assert content["games"][0]["success"]
     assert content["agent"]["settings"]["examples_sha256"] is not None
+    with pytest.raises(EvaluationError, match=rf"^template {tmp_path}: Is a directory$"):
+        AgentTemplate(tmp_path)
     template.write_text("{{ nothing }}")
     with pytest.raises(EvaluationError, match="nothing"):
         AgentTemplate(template)

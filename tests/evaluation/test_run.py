@@ -2,6 +2,9 @@
 
 import json
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from worlds import Doors, Scripted, doors
@@ -12,6 +15,9 @@ from progpo_trl.environments.webshop.baselines import BASELINES, evaluate_baseli
 from progpo_trl.environments.webshop.store import build_store, generated_source
 from progpo_trl.episodes import episode_from_json
 from progpo_trl.evaluation import EvaluationError, baseline, evaluate, panel_of, read_evaluation, table
+from progpo_trl.evaluation.locks import LOCK
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def lines(folder):
@@ -102,6 +108,21 @@ def test_another_evaluation_is_not_gone_on_with(tmp_path):
         evaluate(Scripted(), doors(3), out=tmp_path, resume=True)
 
 
+def test_damaged_lines_are_played_again(tmp_path):
+    whole = evaluate(Scripted(), doors(6), out=tmp_path)
+    path = tmp_path / "episodes.jsonl"
+    for line, (name, value) in enumerate([("success", "x"), ("seed", 1.5), ("steps", None), ("task_id", ["a"])]):
+        found = path.read_text().splitlines()
+        record = json.loads(found[line])
+        record["game"][name] = value
+        found[line] = json.dumps(record)
+        path.write_text("\n".join(found) + "\n")
+    path.write_text(path.read_text() + "[" * 100_000 + "\n[]\n")
+    again = Scripted()
+    assert evaluate(again, doors(6), out=tmp_path, resume=True)["games"] == whole["games"]
+    assert [task for *_, task in again.played] == [f"door-{i:02d}" for i in range(4)]
+
+
 def test_failing_environments_are_tried_again_then_counted_and_left_out(tmp_path):
     Doors.failures = {"door-01": 1, "door-02": 9}
     content = evaluate(Scripted(), doors(6), out=tmp_path, environment_retries=1)
@@ -135,11 +156,66 @@ def test_several_episodes_at_once_are_as_one_after_the_other():
         ({"temperatures": ()}, "one temperature"),
         ({"temperatures": (-1.0,)}, "at least 0"),
         ({"n_tasks": 0}, "at least 1"),
+        ({"seeds": (0, -1)}, "a sampling seed must be at least 0, got -1"),
     ],
 )
 def test_what_cannot_be_played_is_named(options, message):
     with pytest.raises(EvaluationError, match=message):
         evaluate(Scripted(), doors(3), **options)
+
+
+# ------------------------------------------------------------------------------------------------------------ folder
+
+
+def test_a_folder_is_one_evaluations_at_a_time(tmp_path):
+    class Meanwhile(Scripted):
+        def player(self, game, tasks):
+            for resume in (True, False):
+                with pytest.raises(EvaluationError, match="another evaluation is writing to"):
+                    evaluate(Scripted(), tasks, out=tmp_path, resume=resume)
+            return super().player(game, tasks)
+
+    whole = evaluate(Meanwhile(), doors(3), out=tmp_path)
+    assert read_evaluation(tmp_path) == whole
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["episodes.jsonl", "evaluation.json"]
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(Scripted(stop_after=0), doors(3), seeds=(0, 1), out=tmp_path, resume=True)
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_two_processes_on_one_folder_and_one_that_was_killed(tmp_path):
+    code = f"""
+from pathlib import Path
+from progpo_trl.evaluation.locks import only_one_in
+with only_one_in(Path({str(tmp_path)!r})):
+    print("held", flush=True)
+    input()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(EvaluationError, match="wait for it to end, or choose another --out"):
+            evaluate(Scripted(), doors(3), out=tmp_path)
+        assert sorted(p.name for p in tmp_path.iterdir()) == [LOCK]
+        holder.kill()
+    assert (tmp_path / LOCK).exists()  # what a killed process leaves
+    evaluate(Scripted(), doors(3), out=tmp_path)
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_a_place_where_no_folder_can_be(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for out, message in (
+        ("file", "file is a file, and results need a folder: choose another --out"),
+        ("file/deep/er", r"file is a file \(.*file/deep/er would lie in it\)"),
+        ("link", "link is a link to nothing"),
+    ):
+        with pytest.raises(EvaluationError, match=message):
+            evaluate(Scripted(), doors(3), out=tmp_path / out)
+    (tmp_path / "out" / ".evaluation.json.partial").mkdir(parents=True)
+    with pytest.raises(EvaluationError, match="evaluation.json.partial: cannot be written: Is a directory"):
+        evaluate(Scripted(), doors(3), out=tmp_path / "out")
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 # ------------------------------------------------------------------------------------------------------------ panels
@@ -189,6 +265,19 @@ def test_alfworlds_baselines():
     assert all(c["results"][0]["inadmissible"] == c["results"][0]["format_invalid"] == 0 for c in found.values())
 
 
+def test_the_expert_is_no_upper_bound_in_limited_steps():
+    """The numbers of docs/evaluation.md."""
+    tasks, page = GeneratedAlfworldTasks("hard", n_eval=64), (DOCS / "evaluation.md").read_text(encoding="utf-8")
+    found = {}
+    for name, limit in (("expert", 50), ("expert", 15), ("oracle", 15)):
+        agent = baseline(name, tasks)
+        (part,) = evaluate(agent, tasks, splits=["valid_unseen"], max_turns=limit, progress=False)["results"]
+        found[name, limit] = round(100 * part["success"]["rate"], 1), round(part["steps"]["mean"], 1)
+    assert found == {("expert", 50): (100, 11.9), ("expert", 15): (85.9, 11.7), ("oracle", 15): (100, 6.8)}
+    for text in ("`expert` is no upper bound", "11.9 on average", "85.9 %", "6.8 on average"):
+        assert text in page
+
+
 BASES = ("random", "expert", "oracle")
 
 
@@ -207,5 +296,7 @@ def test_webshops_baselines_score_as_their_own_module_measures():
 def test_an_environment_without_a_baseline_says_so():
     with pytest.raises(ValueError, match="environment 'doors' has no oracle; there is random"):
         baseline("oracle", doors())
+    with pytest.raises(EvaluationError, match="no games to evaluate in split 'none'"):
+        evaluate(Scripted(), doors(3, none=[]), splits=["none"])
     tasks = doors(3)
     assert evaluate(baseline("random", tasks), tasks)["results"][0]["success"]["rate"] == 0
