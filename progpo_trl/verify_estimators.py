@@ -1,7 +1,7 @@
 """`progpo verify estimators FILE`: run every case of a golden file through our estimators.
 
-The file holds batches and cases with the numbers of the public reference implementations; its format is that of
-`../shared/data/estimators/golden.json`. Parameters there bear the references' names; this is where they meet ours.
+The file holds batches and cases with the numbers of the public reference implementations; docs/verifying.md has its
+format. Parameters there bear the references' names; this is where they meet ours.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def test_help_is_instant_and_loads_no_torch():
         "heavy = {'torch', 'transformers', 'trl', 'numpy', 'yaml'} & set(sys.modules)\nassert not heavy, heavy"
     )
     before = os.times()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert all(command in done.stdout for command in ("train", "verify", "webshop", "recipes", "--version"))
     after = os.times()  # CPU time of the child, which a busy machine does not change
