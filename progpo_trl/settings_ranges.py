@@ -53,9 +53,7 @@ _COLDEST = 1e-3
 
 _RANGES = {
     # sampling
-    "temperature": Range(
-        _COLDEST, hint="; sampling needs a temperature (greedy evaluation is eval_temperature: 0)"
-    ),
+    "temperature": Range(_COLDEST, hint="; sampling needs a temperature (greedy evaluation is eval_temperature: 0)"),
     "top_p": Range(0, 1, above=True),
     "min_p": Range(0, 1, optional=True),
     "top_k": Range(0, hint="; 0 samples from all tokens"),
