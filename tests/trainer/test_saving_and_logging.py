@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -257,6 +258,79 @@ def test_wandb_offline(tmp_path, tokenizer, monkeypatch):
     assert len(table) == 8
     first = [s["advantage"] for s in episodes[0]["steps"]]
     assert table["advantage"][0] == pytest.approx(sum(first) / len(first))
+
+
+def test_tables_count_the_generations_of_the_whole_run(tmp_path, tokenizer, monkeypatch):
+    """Also in a run that went on from a checkpoint, and where a generation is several updates."""
+    wandb = pytest.importorskip("wandb")
+    for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}.items():
+        monkeypatch.setenv(name, value)
+
+    def tables(generations: int, **resume) -> list[list[tuple[int, int]]]:
+        """(generation, update) of every row of every table of groups that a training sends."""
+        trainer = MultiTurnGRPOTrainer(
+            toy.make_model(tokenizer),
+            toy.config(
+                tmp_path / "run", report_to="wandb", max_turns=1, max_generations=generations,
+                updates_per_generation=2, save_every_generations=1, log_tables_every_generations=2,
+            ),
+            environment=toy.tasks(),
+            processing_class=tokenizer,
+        )  # fmt: skip
+        try:
+            trainer.train(**resume)
+            folder = Path(wandb.run.dir)
+        finally:
+            wandb.finish()
+        read = [json.loads(file.read_text()) for file in folder.glob("media/table/tables/groups_*.json")]
+        rows = [[dict(zip(table["columns"], row, strict=True)) for row in table["data"]] for table in read]
+        return sorted([(row["generation"], row["update"]) for row in table] for table in rows)
+
+    assert tables(2) == [[(1, 0)] * 2]
+    assert tables(5, resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2")) == [[(3, 4)] * 2, [(5, 8)] * 2]
+
+
+class FileLimit(TrainerCallback):
+    """A full disk for the second generation: files cannot grow beyond `room` more bytes of episodes.jsonl."""
+
+    def __init__(self, path: Path, room: int):
+        self.path, self.room = path, room
+        self.before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        limit = self.path.stat().st_size + self.room if state.global_step == 1 else self.before[0]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, self.before[1]))
+
+
+@pytest.mark.parametrize("room", [0, 300, 3000])
+def test_a_full_disk_leaves_no_half_line(tmp_path, tokenizer, caplog, room):
+    full = FileLimit(tmp_path / "episodes.jsonl", room)
+    trainer = MultiTurnGRPOTrainer(
+        toy.make_model(tokenizer),
+        toy.config(tmp_path, max_generations=3),
+        environment=toy.tasks(),
+        processing_class=tokenizer,
+        callbacks=[full],
+    )
+    try:
+        trainer.train()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, full.before)
+    lines = (tmp_path / "episodes.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0] * 8 + [2] * 8
+    assert caplog.text.count("episodes are not being saved") == 1
+
+
+def test_a_half_line_keeps_to_itself(tmp_path):
+    """Where it could not be taken back."""
+    from progpo_trl.reporting.rollout_log import _append
+
+    path = tmp_path / "episodes.jsonl"
+    _append(str(path), b'{"step": 0}\n')
+    assert path.read_bytes() == b'{"step": 0}\n'
+    path.write_bytes(b'{"step": 0}\n{"ste')
+    _append(str(path), b'{"step": 2}\n{"step": 2}\n')
+    assert path.read_bytes() == b'{"step": 0}\n{"ste\n{"step": 2}\n{"step": 2}\n'
 
 
 def test_a_tracker_that_breaks_is_left_out_and_training_goes_on(tmp_path, tokenizer, monkeypatch, caplog):
