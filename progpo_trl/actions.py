@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-FORMATS = ("think_action", "action", "text")
+FORMATS = ("think_action", "action", "text")  # see `project`
 
 # A response without a readable action is played by its tail, as published; it is never admissible in practice. This
 # is ALFWorld's length; a task set may name another.
@@ -42,7 +42,11 @@ def project(
     Deviations from the published code: an empty action and tags in reverse order are invalid (there they count as
     valid with an empty action), and an action is cut at 500 characters. As there, several actions, nested tags or
     an action inside the think block are read by the rule above and stay valid.
+
+    An unknown `action_format` is a ValueError.
     """
+    if action_format not in FORMATS:
+        raise ValueError(f"action_format={action_format!r} is not one of {', '.join(FORMATS)}")
     if action_format == "text":
         action = response.strip()
         return Projection(action[:MAX_ACTION_CHARACTERS], bool(action))

@@ -10,8 +10,10 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
+from torch.distributed.tensor import DTensor
 from trl import GRPOTrainer
 
+from progpo_trl.faults import not_finite
 from progpo_trl.losses import loss_scale, one_value_per_slice, score_sampled_tokens, take_rows
 from progpo_trl.micro_batches import pack, pack_sizes
 
@@ -70,7 +72,39 @@ class ExactLossTrainer(GRPOTrainer):
                     loss = self._scaled_loss(model, take_rows(inputs, index))
                     self.accelerator.backward(loss, **options)
                 total = total + loss.detach()
-            return self._scaled_loss(model, take_rows(inputs, chunks[-1])) + total
+            loss = self._scaled_loss(model, take_rows(inputs, chunks[-1])) + total
+        # Before the last backward pass, in which DeepSpeed takes its optimizer step.
+        self._stop_unless_finite(f"the loss of step {self.state.global_step + 1}", loss)
+        return loss
+
+    def _get_grad_norm(self, model, grad_norm=None):
+        """transformers' last call before the optimizer step, clipping or not. DeepSpeed has taken its step by then,
+        but nothing is saved of it."""
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        # The loss scaling of float16 begins too high on purpose, and leaves out the steps whose gradients overflow.
+        if norm is not None and self.accelerator.mixed_precision != "fp16":
+            self._stop_unless_finite(f"the gradient norm of step {self.state.global_step + 1}", norm)
+        return norm
+
+    def train(self, *args, **kwargs):
+        """As in transformers. Raises TrainingStopped, on all processes, when the loss, a gradient or the trained
+        weights are no finite numbers."""
+        output = super().train(*args, **kwargs)
+        # No loss has seen the weights of the last step. Their sum is as finite as they are; each process has its own.
+        trained = (p.to_local() if isinstance(p, DTensor) else p for p in self.model.parameters() if p.requires_grad)
+        total = sum(p.detach().sum(dtype=torch.float32).to(self.accelerator.device) for p in trained)
+        self._stop_unless_finite(f"the sum of the weights after step {self.state.global_step}", total)
+        return output
+
+    def _stop_unless_finite(self, what: str, value: torch.Tensor | float) -> None:
+        """Raise TrainingStopped on all processes if `value` is no finite number on one of them."""
+        value = value.full_tensor() if isinstance(value, DTensor) else value
+        values = torch.as_tensor(value, device=self.accelerator.device).detach().float().reshape(1)
+        if self.accelerator.num_processes > 1:
+            values = self.accelerator.gather(values)
+        bad = values[~values.isfinite()]
+        if len(bad):
+            raise not_finite(what, bad[0].item(), self.args.output_dir, self.state.global_step)
 
     def _tokens_of_chunks(self, inputs, chunks) -> list[float]:
         """Sampled tokens of every chunk over all processes: the weights of their metrics."""

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
@@ -109,9 +110,20 @@ def _info_means(episodes) -> dict[str, float]:
     for e in episodes:
         for info in (*(s.info for s in e.steps), e.unreported):
             for key, value in info.items():
-                if isinstance(value, (bool, int, float)) and math.isfinite(value):
-                    values[key].append(float(value))
+                if (number := _finite(value)) is not None:
+                    values[str(key)].append(number)
     return {f"info/{key}": _mean(v) for key, v in sorted(values.items())}
+
+
+def _finite(value) -> float | None:
+    """A number of any type, numpy's included, as a float; None for what is none or not finite."""
+    if not isinstance(value, (Real, np.bool_)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond every float
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _mean(values) -> float:

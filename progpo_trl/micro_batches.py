@@ -40,9 +40,3 @@ def pack(lengths: Sequence[int], sizes: Sequence[int]) -> list[np.ndarray]:
     """
     order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
     return np.split(order, np.cumsum(sizes)[:-1]) if len(order) else []
-
-
-def padded_tokens(chunks: Sequence[np.ndarray], lengths: Sequence[int]) -> int:
-    """Tokens that `chunks` cost, padding included."""
-    lengths = np.asarray(lengths)
-    return sum(len(chunk) * int(lengths[chunk].max()) for chunk in chunks)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Real
 from typing import Protocol
 
 import numpy as np
 
 from progpo_trl.actions import Projection, project
 from progpo_trl.contexts import FullContext, TurnView, WindowContext
-from progpo_trl.environments.base import Environment, Observation, StepResult, TaskSet, is_admissible
+from progpo_trl.environments.base import Environment, Observation, OpenCommand, StepResult, TaskSet, is_admissible
 from progpo_trl.episodes import Episode, Step, StopReason
 from progpo_trl.generation import TurnOutput
 
@@ -217,55 +219,58 @@ def _write_prompts(live: list[_Live], context, max_turns: int, on_done) -> list[
 
 
 def _move(
-    one: _Live, output: TurnOutput, text: str, read_action: Callable[[str], Projection], step_limit: int
+    one: _Live, output: TurnOutput, response: str, read_action: Callable[[str], Projection], step_limit: int
 ) -> bool:
     """Play one sampled turn; True while the episode goes on."""
     episode = one.episode
-    action, format_valid = read_action(text)
-    admissible = is_admissible(action, one.admissible)
-    step = Step(
-        observation=one.observation,
-        context_ids=one.prompt,
-        completion_ids=output.ids,
-        logprobs=output.logprobs,
-        response=text,
-        action=action,
-        format_valid=format_valid,
-        admissible=admissible,
-        truncated=output.truncated,
-    )
+    action, format_valid = read_action(response)
     try:
+        admissible = is_admissible(action, one.admissible)
         result = one.environment.step(action)
         if not isinstance(result, StepResult):
             raise TypeError(f"step() returned {type(result).__name__}, not a StepResult")
         if not isinstance(result.info, dict):
             raise TypeError(f"StepResult.info must be a dict, got {result.info!r}")
         text, commands, reward = _text(result.text), _commands(result.admissible), _number(result.reward)
+        done, success = _flag("done", result.done), _flag("success", result.success)
+        info = {str(key): value for key, value in result.info.items()}
     except Exception as error:  # noqa: BLE001
         _crash(episode, error)
         return False
-    step.reward, step.info = reward, result.info
+    step = Step(
+        observation=one.observation,
+        context_ids=one.prompt,
+        completion_ids=output.ids,
+        logprobs=output.logprobs,
+        response=response,
+        action=action,
+        format_valid=format_valid,
+        admissible=admissible,
+        reward=reward,
+        truncated=output.truncated,
+        info=info,
+    )
     episode.steps.append(step)
     episode.final_observation = text
-    episode.success = episode.success or bool(result.success)
-    if result.done:
+    episode.success = episode.success or success
+    if done:
         # Environments with a step limit of their own end the episode at it.
         failure = StopReason.STEP_LIMIT if len(episode.steps) >= step_limit else StopReason.FAILURE
-        episode.stop_reason = StopReason.SUCCESS if result.success else failure
+        episode.stop_reason = StopReason.SUCCESS if success else failure
         return False
     one.observation, one.admissible = text, commands
     return True
 
 
 def _text(value) -> str:
-    """`value` if it is text the tokenizer takes; lone surrogates become '?'."""
+    """`value` as a plain text the tokenizer takes; lone surrogates become '?'."""
     if not isinstance(value, str):
         raise TypeError(f"an observation must be text, got {value!r}")
     try:
         value.encode()
     except UnicodeEncodeError:
         return value.encode("utf-8", "replace").decode()
-    return value
+    return str.__str__(value)  # of a subclass with its own ideas of equality or hash
 
 
 def _commands(value) -> tuple[str, ...] | None:
@@ -274,7 +279,26 @@ def _commands(value) -> tuple[str, ...] | None:
         return None
     if not isinstance(value, (tuple, list)) or not all(isinstance(command, str) for command in value):
         raise TypeError(f"admissible must be a tuple of texts or None, got {value!r}")
-    return tuple(value)
+    return tuple(_open(command) if isinstance(command, OpenCommand) else _text(command) for command in value)
+
+
+def _open(command: OpenCommand) -> OpenCommand:
+    """`command` if its pattern can be asked for every action."""
+    try:
+        re.compile(command.pattern)
+    except Exception as error:
+        raise TypeError(
+            f"the pattern of {str(command)!r} must be a regular expression, got {command.pattern!r}: {error}"
+        ) from error
+    text = _text(command)
+    return command if text == command else OpenCommand(text, command.pattern)
+
+
+def _flag(name: str, value) -> bool:
+    """`value` as true or false; a text such as "False" is neither."""
+    if value is None or isinstance(value, (np.bool_, Real)) or getattr(value, "shape", None) in ((), (1,)):
+        return bool(value)
+    raise TypeError(f"{name} must be true or false, got {value!r}")
 
 
 def _number(value) -> float:

@@ -5,18 +5,23 @@ Checked by `MultiTurnGRPOConfig`, so that settings files, the command line and P
 
 from __future__ import annotations
 
+import json
 import math
+from numbers import Real
 from typing import Any, NamedTuple
 
 from progpo_trl.settings_values import nearest
 
 
 class Range(NamedTuple):
-    """Allowed values: low <= x <= high, without `low` itself where it is `above`; null where it is `optional`."""
+    """Allowed values: low <= x <= high, without `low` itself where it is `above`, without `high` where it is `below`;
+    also the one value `also`; null where it is `optional`."""
 
     low: float
     high: float = math.inf
     above: bool = False
+    below: bool = False
+    also: float | None = None
     optional: bool = False
     hint: str = ""
 
@@ -25,31 +30,39 @@ class Range(NamedTuple):
         if value is None:
             return None if self.optional else f"{name} must be {self}, got null{self.hint}"
         fits = self.low < value if self.above else self.low <= value
-        if fits and value <= self.high and math.isfinite(value):
+        fits = fits and (value < self.high if self.below else value <= self.high)
+        if (fits and math.isfinite(value)) or value == self.also:
             return None
         return f"{name} must be {self}, got {value:g}{self.hint}"
 
     def __str__(self) -> str:
+        also = "" if self.also is None else f"{self.also:g} or "
         if math.isfinite(self.high):
-            words = "above {} and at most {}" if self.above else "between {} and {}"
-            return words.format(self.low, self.high)
-        return f"a number {'>' if self.above else '>='} {self.low}"
+            if not (self.above or self.below):
+                return f"{also}between {self.low:g} and {self.high:g}"
+            low, high = "above" if self.above else "at least", "below" if self.below else "at most"
+            return f"{also}{low} {self.low:g} and {high} {self.high:g}"
+        return f"{also}a number {'>' if self.above else '>='} {self.low:g}"
 
 
 _COUNT = Range(1)
 _OPTIONAL_COUNT = Range(1, optional=True)
 
+# Logits are divided by the temperature: far below this they overflow, and the loss with them.
+_COLDEST = 1e-3
+
 _RANGES = {
     # sampling
-    "temperature": Range(
-        0, above=True, hint="; sampling needs a temperature (greedy evaluation is eval_temperature: 0)"
-    ),
+    "temperature": Range(_COLDEST, hint="; sampling needs a temperature (greedy evaluation is eval_temperature: 0)"),
     "top_p": Range(0, 1, above=True),
     "min_p": Range(0, 1, optional=True),
     "top_k": Range(0, hint="; 0 samples from all tokens"),
     "repetition_penalty": Range(0, above=True, hint="; 1.0 is none"),
-    "eval_temperature": Range(0),
+    "eval_temperature": Range(_COLDEST, also=0, hint="; 0 is greedy"),
     "max_completion_length": _COUNT,
+    # how long
+    "num_train_epochs": Range(0, above=True, hint="; max_generations is the length of a run in generations"),
+    "max_steps": Range(1, also=-1, hint="; -1 leaves the length to max_generations or num_train_epochs"),
     # when; 0 and less have messages of their own
     "save_steps": Range(-math.inf),
     "eval_steps": Range(-math.inf, optional=True),
@@ -62,6 +75,17 @@ _RANGES = {
     "delta": Range(0, above=True, optional=True),
     "num_iterations": _COUNT,
     "invalid_action_penalty": Range(0),
+    "off_policy_mask_threshold": Range(0, above=True, optional=True),
+    "vllm_importance_sampling_clip_max": Range(0, above=True, optional=True),
+    "vllm_importance_sampling_clip_min": Range(0, optional=True),
+    # optimizer
+    "adam_beta1": Range(0, 1, below=True),
+    "adam_beta2": Range(0, 1, below=True),
+    "adam_epsilon": Range(0, above=True),
+    "weight_decay": Range(0),
+    "max_grad_norm": Range(0, hint="; 0 leaves gradients as they are"),
+    "warmup_steps": Range(0),
+    "torch_empty_cache_steps": _OPTIONAL_COUNT,
     # batches
     "num_generations": Range(2, hint="; an advantage compares the episodes of one task"),
     "per_device_train_batch_size": _COUNT,
@@ -96,6 +120,7 @@ _CHOICES = {
     "rollout_schedule": ("lockstep", "streaming"),
     "vllm_mode": ("colocate", "server"),
     "importance_sampling_level": ("token", "sequence"),
+    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
 }
 
 
@@ -108,3 +133,38 @@ def check_ranges(config: Any) -> None:
     for name, allowed in _RANGES.items():
         if fault := allowed.fault(name, getattr(config, name)):
             raise ValueError(fault)
+    _check_reward_weights(config.reward_weights)
+    if not config.use_vllm:
+        # vLLM's names are those of its SamplingParams, known only where it is installed.
+        _check_generation_kwargs(config.generation_kwargs)
+
+
+def _check_reward_weights(weights: Any) -> None:
+    if weights is None:
+        return
+    numbers = isinstance(weights, (list, tuple)) and all(
+        isinstance(w, Real) and not isinstance(w, bool) and math.isfinite(w) for w in weights
+    )
+    if not numbers:
+        raise ValueError(f"reward_weights must be a list of finite numbers, got {weights!r}")
+
+
+def _check_generation_kwargs(options: Any) -> None:
+    """transformers keeps a name that it does not know as an attribute, which nothing reads."""
+    if isinstance(options, str):  # transformers takes JSON too, and reads it after this
+        try:
+            options = json.loads(options)
+        except ValueError as error:
+            raise ValueError(f"generation_kwargs: not valid JSON: {error}") from error
+    if not options:
+        return
+    if not isinstance(options, dict):
+        raise ValueError(f"generation_kwargs must be a mapping, got {options!r}")
+    from transformers import GenerationConfig
+
+    # TRL sets the compilation itself; the version is no option.
+    own = {"disable_compile", "transformers_version"}
+    known = [name for name in vars(GenerationConfig()) if not name.startswith("_") and name not in own]
+    for name in options:
+        if name not in known:
+            raise ValueError(f"generation_kwargs: transformers' generate takes no {name!r}{nearest(str(name), known)}")

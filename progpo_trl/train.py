@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from progpo_trl.checkpoint_files import CheckpointNotSaved, generation_updates, newest_complete
+from progpo_trl.faults import TrainingStopped
 from progpo_trl.publishing.errors import PublishError
 from progpo_trl.settings import ScriptArguments, SettingsError, dump, parse
 from progpo_trl.settings_resume import RESUME, resume_checkpoint
@@ -201,6 +202,11 @@ def run(
     except CheckpointNotSaved as error:
         go_on = f" Make room there, then go on with: {_again(argv)}" if newest_complete(args.output_dir)[0] else ""
         print(f"progpo train: {error}.{go_on}", file=sys.stderr)
+        return 1
+    except TrainingStopped as error:
+        if main_process:  # all have it
+            kept = f". The trained model is in {output}" if saved else ""
+            print(f"progpo train: error: {one_line(error)}{kept}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:
         if saved:

@@ -56,6 +56,12 @@ def test_how_much_of_an_unreadable_response_is_played(characters):
     assert project("<think></think><action>look</action>", fallback_characters=characters) == ("look", True)
 
 
+def test_an_unknown_format_is_refused():
+    """It would be read as "think_action", and every response without a think block would count as malformed."""
+    with pytest.raises(ValueError, match="action_format='acton' is not one of think_action, action, text"):
+        project("<action>look</action>", "acton")
+
+
 def defined(response: str) -> None:
     for action_format in FORMATS:
         action, valid = project(response, action_format)

@@ -99,6 +99,7 @@ def test_published_settings(name):
         512,
     )
     assert (args.beta, args.epsilon, args.epsilon_high) == (0.01, 0.2, None)
+    assert args.use_bias_correction_kl is False
     assert (args.temperature, args.eval_temperature) == (1.0, 0.4)
     assert (args.invalid_action_penalty, args.invalid_action) == (0.1, "format")
     assert (args.loss_type, args.lr_scheduler_type) == ("dapo", "constant")
@@ -114,6 +115,13 @@ def test_published_settings(name):
         assert (model.lora_target_modules, model.lora_dropout) == ("all-linear", 0.0)
     assert model.load_in_4bit is name.endswith("qlora")
     assert args.use_vllm is not name.endswith("qlora")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_kl_is_the_published_loss_term(name):
+    """TRL's default multiplies it by the importance ratio: another gradient, also on-policy."""
+    recipe = load_recipe(name)
+    assert recipe["beta"] == 0 or recipe["use_bias_correction_kl"] is False
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLISHED if base_of(name) != "grpo" or "progpo" in name])

@@ -229,7 +229,30 @@ def test_options_of_estimators_take_presets_lists_and_functions_by_name(recipe):
         (["--environment.weights", "[1, .nan]"], "environment.weights: numbers must be finite"),
         (["--environment.weights", "{a: {b: .inf}}"], "environment.weights: numbers must be finite"),
         (["--progress_fallback.lambda_aux", "inf"], "progress_fallback.lambda_aux: numbers must be finite"),
-        (["--temperature", "nan"], "temperature must be a number > 0, got nan"),
+        (["--temperature", "nan"], "temperature must be a number >= 0.001, got nan"),
+        (["--temperature", "1e-45"], "temperature must be a number >= 0.001, got 1e-45; sampling needs a temperature"),
+        (["--temperature", "0"], "temperature must be a number >= 0.001, got 0; sampling needs a temperature"),
+        (["--eval_temperature", "1e-4"], "eval_temperature must be 0 or a number >= 0.001, got 0.0001; 0 is greedy"),
+        (["--eval_temperature", "-1"], "eval_temperature must be 0 or a number >= 0.001, got -1"),
+        (["--num_train_epochs", "0"], "num_train_epochs must be a number > 0, got 0; max_generations is"),
+        (["--num_train_epochs", "-1"], "num_train_epochs must be a number > 0, got -1"),
+        (["--max_steps", "0"], "max_steps must be -1 or a number >= 1, got 0"),
+        (["--adam_beta1", "2"], "adam_beta1 must be at least 0 and below 1, got 2"),
+        (["--adam_beta2", "1"], "adam_beta2 must be at least 0 and below 1, got 1"),
+        (["--adam_epsilon", "0"], "adam_epsilon must be a number > 0, got 0"),
+        (["--max_grad_norm", "-1"], "max_grad_norm must be a number >= 0, got -1; 0 leaves gradients as they are"),
+        (["--reward_weights", "nan"], "reward_weights must be a list of finite numbers, got [nan]"),
+        (["--reward_weights", "1", "inf"], "reward_weights must be a list of finite numbers, got [1.0, inf]"),
+        (
+            ["--generation_kwargs", "{no_repeat_ngram_sise: 3}"],
+            "generate takes no 'no_repeat_ngram_sise'; did you mean 'no_repeat_ngram_size'?",
+        ),
+        (["--generation_kwargs", "{disable_compile: true}"], "generate takes no 'disable_compile'"),
+        (
+            ["--vllm_importance_sampling_mode", "token_mas"],
+            "vllm_importance_sampling_mode='token_mas' is not one of token_truncate, token_mask, sequence_truncate, "
+            "sequence_mask; did you mean 'token_mask'?",
+        ),
         (["stray"], "--config takes one file"),
         (["--use_cpu", "--", "x"], "unexpected '--'"),
         (["--config", "other"], "only once"),
@@ -238,6 +261,21 @@ def test_options_of_estimators_take_presets_lists_and_functions_by_name(recipe):
 )
 def test_wrong_values_are_refused_in_one_line(recipe, words, expected):
     assert expected in error_of(recipe(BASE + "learning_rate: 1e-6\n"), *words)
+
+
+def test_values_at_the_edge_of_their_range_are_taken(recipe):
+    words = "--eval_temperature 0 --temperature 0.001 --adam_beta1 0 --max_grad_norm 0 --max_steps -1"
+    _, args, _ = parsed(recipe(), *words.split(), "--reward_weights", "-1", "0.5")
+    assert (args.eval_temperature, args.temperature, args.adam_beta1) == (0, 0.001, 0)
+    assert args.reward_weights == [-1, 0.5]
+
+
+def test_generation_kwargs_are_those_of_who_generates(recipe):
+    own = ["--generation_kwargs", "{no_repeat_ngram_size: 3}"]
+    assert parsed(recipe(), *own)[1].generation_kwargs == {"no_repeat_ngram_size": 3}
+    vllm = ["--use_vllm", "--generation_kwargs", "{frequency_penalty: 0.1}"]
+    assert parsed(recipe(), *vllm)[1].generation_kwargs == {"frequency_penalty": 0.1}
+    assert "takes no 'frequency_penalty'" in error_of(recipe(), *vllm[1:])
 
 
 @pytest.mark.parametrize(

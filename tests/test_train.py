@@ -271,3 +271,20 @@ def test_a_full_disk_is_one_line_and_loses_no_checkpoint(tmp_path, capsys, monke
     assert not (tmp_path / ".saving" / "checkpoint-2").exists()
     monkeypatch.setattr(torch, "save", real)
     assert main(["train", "--config", "quickstart", *settings, "--output_dir", str(tmp_path), *RESUME]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--learning_rate", "1e39", "--max_generations", "1"], "the sum of the weights after step 1 is "),
+        (["--learning_rate", "1e30"], "the loss of step 2 is nan; training stops here"),
+        (["--max_context_length", "3"], "no first prompt fits the context (task "),
+    ],
+)
+def test_a_run_that_cannot_go_on_says_why_in_one_line_and_saves_no_model(tmp_path, capsys, arguments, message):
+    words = ["--config", "quickstart", *SHORT, "--evaluate_around_training", "false", "--output_dir", str(tmp_path)]
+    assert main(["train", *words, *arguments]) == 1
+    error = capsys.readouterr().err
+    assert error.strip().splitlines()[-1].startswith(f"progpo train: error: {message}")
+    assert "Traceback" not in error
+    assert not list(tmp_path.glob("*.safetensors"))

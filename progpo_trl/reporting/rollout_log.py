@@ -4,12 +4,12 @@ when nothing is learned.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import os
 import time
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ class RolloutLog:
         self._file_ready = False
         self._started = time.perf_counter()
 
-    @contextmanager
+    @contextlib.contextmanager
     def progress(self, total: int, label: str | None):
         """A bar over the episodes of this process, with live success; yields the function to call on each end."""
         trainer = self.trainer
@@ -146,8 +146,8 @@ class RolloutLog:
             if not self._file_ready:
                 _start_file(path, step)
                 self._file_ready = True
-            with open(path, "a", encoding="utf-8", errors="replace") as file:
-                file.writelines(json.dumps({"step": step, **e.to_json()}, default=str) + "\n" for e in episodes)
+            lines = [json.dumps({"step": step, **e.to_json()}, default=str) + "\n" for e in episodes]
+            _append(path, "".join(lines).encode("utf-8", "replace"))
         except OSError as error:
             if not self._write_failed:
                 logger.warning("episodes are not being saved: %s: %s", path, error)
@@ -197,6 +197,25 @@ def _start_file(path: str, step: int) -> None:
         open(partial, "w", encoding="utf-8") as new,
     ):
         new.writelines(line for line in old if _step_of(line) < step)
+
+
+def _append(path: str, lines: bytes) -> None:
+    """Append all of `lines`, which end with a line break, or nothing: a full disk leaves no half line."""
+    # Unbuffered: what a buffer could not write would be written once more when the file is closed.
+    with open(path, "a+b", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":  # the half line of a process that was killed
+                lines = b"\n" + lines
+        left = memoryview(lines)
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(size)
+            raise
 
 
 def _step_of(line: str) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from progpo_trl.advantages import coverage
+from progpo_trl.checkpoint_files import generation_updates
 from progpo_trl.episodes import Episode, StepBatch
 
 logger = logging.getLogger(__name__)
@@ -32,23 +33,24 @@ class Trackers:
         self.trainer = trainer
         self._names = [name for name in BACKENDS if name in (trainer.args.report_to or [])]
         self._described = False
-        self._generation = 0
         if self._names:
             keep_going(trainer.callback_handler)
 
     def generation(self, episodes: Sequence[Episode], batch: StepBatch) -> None:
         """Log the tables of this generation if they are due (`log_tables_every_generations`)."""
-        every = self.trainer.args.log_tables_every_generations
-        self._generation += 1
-        if not self._names or every is None or (self._generation - 1) % every:
+        args = self.trainer.args
+        every = args.log_tables_every_generations
+        # Of the whole run, which may have begun in another process.
+        done = self.trainer.state.global_step // generation_updates(args)
+        if not self._names or every is None or done % every:
             return
         for name in self._names:
             backend = sys.modules.get(name)
             if backend is None or (name == "wandb" and backend.run is None):
                 continue  # its callback could not start it, and has said so
-            _quietly(f"{name}: tables are not logged", self._log, name, backend, episodes, batch)
+            _quietly(f"{name}: tables are not logged", self._log, name, backend, episodes, batch, done + 1)
 
-    def _log(self, name: str, backend: Any, episodes: Sequence[Episode], batch: StepBatch) -> None:
+    def _log(self, name: str, backend: Any, episodes: Sequence[Episode], batch: StepBatch, generation: int) -> None:
         import pandas as pd
 
         if name == "wandb":
@@ -57,7 +59,7 @@ class Trackers:
             "tables/groups": group_rows(episodes, batch),
             "tables/trajectories": trajectory_rows(episodes, self.trainer.args.log_table_episodes),
         }
-        stamp = {"generation": self._generation, "update": self.trainer.state.global_step}
+        stamp = {"generation": generation, "update": self.trainer.state.global_step}
         logged = {
             key: backend.Table(dataframe=pd.DataFrame([stamp | row for row in rows])) for key, rows in tables.items()
         }

@@ -7,7 +7,7 @@ import pytest
 import toy
 from running import first_log, make, records
 
-from progpo_trl.environments import Environment, EnvironmentTasks, Observation, StepResult
+from progpo_trl.environments import Environment, EnvironmentTasks, Observation, OpenCommand, StepResult
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,11 @@ GARBAGE = {
     "info none": {"info": None},
     "admissible text": {"admissible": "go"},
     "admissible numbers": {"admissible": [1, 2]},
+    "admissible pattern": {"admissible": (OpenCommand("go", "["),), "done": False},
+    "success array": {"success": np.array([True, False])},
+    "success text": {"success": "False"},
+    "done array": {"done": np.array([True, False])},
+    "done list": {"done": [False]},
 }
 
 
@@ -108,6 +113,69 @@ def test_garbage_costs_the_episode_and_says_why(tmp_path, tokenizer, fields):
     lost = [e for e in records(tmp_path) if e["task_id"] == "0"]
     assert {e["stop_reason"] for e in lost} == {"environment_error"}
     assert all("must be" in e["error"] for e in lost)
+
+
+def test_a_command_that_cannot_be_compared_costs_the_episode(tmp_path, tokenizer):
+    class Picky(OpenCommand):
+        __slots__ = ()
+
+        def accepts(self, action):
+            raise ArithmeticError(action[:0] + "no")
+
+    class Odd(toy.Corridor):
+        def reset(self, task_id, seed=0):
+            first = super().reset(task_id, seed)
+            return Observation(first.text, (Picky("go", "x"),)) if task_id == "0" else first
+
+    make(tmp_path, tokenizer, environment=EnvironmentTasks(Odd, ["0", "1"]), max_dropped_fraction=0.5).train()
+    assert {e["task_id"]: e["error"] for e in records(tmp_path)} == {"0": "ArithmeticError: no", "1": None}
+
+
+@pytest.mark.parametrize("context", ["window", "full"])
+def test_texts_of_other_kinds_are_plain_text(tmp_path, tokenizer, context):
+    class Unlike(str):
+        __slots__ = ()
+        __hash__ = None
+
+        def __eq__(self, other):
+            raise ArithmeticError("compared")
+
+    odd = Unlike("broken \ud800 text")
+    commands = (odd, OpenCommand("say \ud800", "say .*"))
+
+    class Odd(toy.Corridor):
+        def reset(self, task_id, seed=0):
+            super().reset(task_id, seed)
+            return Observation(odd, commands, odd)
+
+        def step(self, action):
+            super().step(action)
+            return StepResult(odd, commands, done=self.t > 1)
+
+    environment = EnvironmentTasks(Odd, ["0", "1"], prompt_template="alfworld")
+    make(tmp_path, tokenizer, environment=environment, context=context).train()
+    for episode in records(tmp_path):
+        assert episode["error"] is None
+        assert {step["observation"] for step in episode["steps"]} == {"broken ? text"}
+
+
+def test_numbers_of_any_type_are_averaged_and_names_of_any_type_are_text(tmp_path, tokenizer):
+    info = {
+        "float": np.float32(2), "int": np.int64(3), "flag": np.bool_(True), "yes": True, 1: 4, ("a", 2): 5,
+        "text": "6", "array": np.ones(2), "nan": np.float64("nan"), "huge": 10**400, "function": len,
+    }  # fmt: skip
+
+    class Odd(toy.Corridor):
+        def step(self, action):
+            return StepResult("x", done=np.bool_(True), success=np.array(False), info=info)
+
+    trainer = make(tmp_path, tokenizer, environment=EnvironmentTasks(Odd, ["0", "1"]))
+    trainer.train()
+    logged = {key: value for key, value in first_log(trainer).items() if key.startswith("rollout/info/")}
+    assert logged == {
+        "rollout/info/float": 2, "rollout/info/int": 3, "rollout/info/flag": 1, "rollout/info/yes": 1,
+        "rollout/info/1": 4, "rollout/info/('a', 2)": 5,
+    }  # fmt: skip
 
 
 def test_a_lone_surrogate_is_replaced(tmp_path, tokenizer):
