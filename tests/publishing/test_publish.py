@@ -205,9 +205,31 @@ def test_a_checkpoint_is_published_with_the_evaluation_that_is_not_its_own(runs,
     assert any("of other weights" in warning for warning in prepared.warnings)
 
 
+def test_the_folder_of_a_checkpoint_is_written_beside_it(runs, monkeypatch):
+    checkpoint = runs / "lora" / "checkpoint-1"
+    before = sorted(checkpoint.iterdir())
+    assert main(["publish", str(checkpoint), "--dry-run"]) == 0
+    assert (runs / "lora" / "publish-checkpoint-1" / "README.md").is_file()
+    monkeypatch.chdir(checkpoint)
+    assert main(["publish", ".", "--dry-run"]) == 0
+    assert sorted(checkpoint.iterdir()) == before
+
+
 def copy_of(run: Path, to: Path) -> Path:
     shutil.copytree(run, to, ignore=shutil.ignore_patterns("evaluation", "publish", "checkpoint-*", "*.png"))
     return to
+
+
+@pytest.mark.parametrize(("kind", "name"), [("full", "qwen2"), ("lora", "LORA"), ("lora", "full")])
+def test_a_run_may_be_called_as_a_value_in_its_files(kind, name, runs, published, tmp_path, monkeypatch):
+    copy_of(runs / kind, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    assert main(["publish", name, "--repo", "me/agent", "--dry-run"]) == 0
+    for path in (published / kind).iterdir():
+        if path.name not in ("README.md", "config.yaml", "evaluation.json"):
+            assert (tmp_path / name / "publish" / path.name).read_bytes() == path.read_bytes(), path.name
+    ours, theirs = (yaml.safe_load((f / "config.yaml").read_text()) for f in (published / kind, Path(name, "publish")))
+    assert theirs == ours | {"output_dir": "runs/agent"}
 
 
 def test_without_an_evaluation_the_card_says_so(runs, tmp_path):
