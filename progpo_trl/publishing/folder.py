@@ -18,6 +18,7 @@ from progpo_trl.contexts import PROMPTS
 from progpo_trl.evaluation.policy_files import ADAPTER_CONFIG, weights_hash
 from progpo_trl.publishing import evaluations
 from progpo_trl.publishing.card import render
+from progpo_trl.publishing.doubts import doubts as doubts_of
 from progpo_trl.publishing.errors import PublishError
 from progpo_trl.publishing.facts import Base, CardFacts, base_of, hardware_rows, training_rows
 from progpo_trl.publishing.files import (
@@ -33,6 +34,7 @@ from progpo_trl.publishing.files import (
 )
 from progpo_trl.publishing.local import PublicNames, is_local_path, scan
 from progpo_trl.publishing.method import methods_of_settings
+from progpo_trl.publishing.run_summary import read_summary
 from progpo_trl.settings import load_recipe, without_secrets
 from progpo_trl.settings_values import SettingsError, one_line
 
@@ -116,7 +118,7 @@ class _Source:
         self.adapter = (run / ADAPTER_CONFIG).is_file() and not (run / "config.json").is_file()
         self.files = self._files()
         self.base = self._base(base_model)
-        self.summary = _read_json(self.home / "summary.json") if (self.home / "summary.json").is_file() else {}
+        self.summary = read_summary(self.home / "summary.json")
 
     def _read_settings(self) -> dict[str, Any]:
         if not self.config.is_file():
@@ -204,9 +206,11 @@ def _write(source: _Source, new: Path, repo: str, name: str, evaluation_files, l
     contents = [evaluations.read(path) for path in evaluation_files]
     hashed = any(not evaluations.during_training(content) for content in contents)
     weights = weights_hash(str(new)) if hashed else None
-    known = {"weights": weights, "step": source.step, "adapter": source.adapter}
-    doubts = list(evaluations.doubts(contents, source.settings, **known))
-    public = [names.value(content) for content in contents]
+    # The panel after training was played by the run's final weights alone.
+    around = {} if source.is_checkpoint else source.summary
+    known = {"weights": weights, "step": source.step, "adapter": source.adapter, "around": around}
+    doubts = list(doubts_of(contents, source.settings, **known))
+    public = [names.value(evaluations.public(content)) for content in contents]
     for i, content in enumerate(public):
         (new / evaluation_name(i)).write_text(evaluations.to_json(content), encoding="utf-8")
     doubts = [*source.base.doubts(), *doubts]
@@ -220,6 +224,7 @@ def _write(source: _Source, new: Path, repo: str, name: str, evaluation_files, l
         settings=settings,
         data=source.summary.get("data") or {},
         evaluations=public,
+        around=around,
         training=training_rows(source.settings, source.summary),
         hardware=hardware_rows(source.summary),
         versions=source.summary.get("versions") or {},

@@ -41,6 +41,11 @@ def is_local_path(value: str) -> bool:
     return value.startswith(("/", "~", "./", "../", "\\\\")) or re.match(r"[A-Za-z]:[\\/]", value) is not None
 
 
+def without_places(options: Mapping[str, Any]) -> dict[str, Any]:
+    """A section's options without those that are places on this machine."""
+    return {name: value for name, value in options.items() if not (isinstance(value, str) and is_local_path(value))}
+
+
 class PublicNames:
     """Rewrites texts for others to read. names: places of this machine -> what they are called in public; other
     absolute paths shrink to their last part.

@@ -8,7 +8,8 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from progpo_trl.advantages import GRPO, HGPO, TRLGRPO, GiGPO, ProGPO, ProxMO
 from progpo_trl.publishing.card import render
-from progpo_trl.publishing.evaluations import doubts, find_evaluations
+from progpo_trl.publishing.doubts import doubts
+from progpo_trl.publishing.evaluations import find_evaluations
 from progpo_trl.publishing.facts import Base, CardFacts, base_of
 from progpo_trl.publishing.markdown import code, escaped, fenced, table
 from progpo_trl.publishing.method import methods_of, methods_of_settings
