@@ -72,8 +72,7 @@ def metadata(facts: CardFacts) -> str:
     }
     if facts.base.hub:
         values |= {"base_model": facts.base.hub, "base_model_relation": "adapter" if facts.adapter else "finetune"}
-    if facts.license:
-        values["license"] = facts.license
+    values |= facts.license
     results = evaluations.eval_results(facts.evaluations)
     if results:
         values |= {"eval_results": results, "model_name": facts.name}

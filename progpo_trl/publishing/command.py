@@ -30,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     base = "the base model's id on the Hub, where the run began from a local folder"
     parser.add_argument("--base-model", metavar="ID", help=base)
     parser.add_argument("--license", metavar="ID", help="of the published weights, such as apache-2.0 (default: none)")
+    parser.add_argument("--license-name", metavar="ID", help="with --license other: how it is called")
+    parser.add_argument("--license-link", metavar="URL", help="with --license other: where its text is")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the recipe, if RUN_DIR holds no config.yaml")
     parser.add_argument("--message", metavar="TEXT", help="of the commit")
 
@@ -45,11 +47,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _publish(args: argparse.Namespace) -> int:
     from progpo_trl.publishing.folder import check_repo_id, default_out, prepare
+    from progpo_trl.publishing.license import license_metadata
 
     if args.repo is None and not args.dry_run:
         raise PublishError("--repo USER/NAME says where to upload to; --dry-run only writes the folder")
     if args.repo is not None:
         check_repo_id(args.repo, "--repo")
+    licence = license_metadata(args.license, args.license_name, args.license_link)
     try:
         prepared = prepare(
             args.run_dir,
@@ -57,7 +61,7 @@ def _publish(args: argparse.Namespace) -> int:
             repo=args.repo,
             evaluation_files=args.evaluation,
             base_model=args.base_model,
-            license=args.license,
+            license=licence,
             config=args.config,
         )
     except OSError as error:

@@ -74,7 +74,7 @@ class CardFacts:
     training: Mapping[str, Any] = field(default_factory=dict)
     hardware: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
-    license: str | None = None
+    license: Mapping[str, str] = field(default_factory=dict)
     recipe: bool = True
     tags: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

@@ -62,15 +62,15 @@ def prepare(
     repo: str | None = None,
     evaluation_files: Iterable[str | Path] | None = None,
     base_model: str | None = None,
-    license: str | None = None,
+    license: Mapping[str, str] | None = None,
     config: str | Path | None = None,
     facts: CardFacts | None = None,
 ) -> Prepared:
     """Write the folder `out` that stands for the run (or checkpoint) `run` on the Hub.
 
     repo: its id there, for the card; evaluation_files: default: what `find_evaluations` finds; base_model: the Hub
-    id of a base that is a local folder; config: the recipe, where the run has no config.yaml; facts: of the card, of
-    a run that has no recipe at all.
+    id of a base that is a local folder; license: as `license_metadata` gives it; config: the recipe, where the run has
+    no config.yaml; facts: of the card, of a run that has no recipe at all.
 
     `out` is written beside and renamed. Raises PublishError with one line that says what to do.
     """
@@ -228,7 +228,7 @@ def _write(source: _Source, new: Path, repo: str, name: str, evaluation_files, l
         training=training_rows(source.settings, source.summary),
         hardware=hardware_rows(source.summary),
         versions=source.summary.get("versions") or {},
-        license=license,
+        license=license or {},
         warnings=doubts,
     )
     (new / CARD).write_text(render(facts), encoding="utf-8")

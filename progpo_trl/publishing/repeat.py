@@ -69,7 +69,7 @@ def repeat_command(content: Content, folder: str, settings: Mapping[str, Any]) -
     from a place on the author's machine.
     """
     other = environment_otherwise(content, settings)
-    if any(isinstance(now, str) and is_local_path(now) for _, now in other.values()):
+    if any(isinstance(now, str) and (is_local_path(now) or now.startswith(".../")) for _, now in other.values()):
         return None
     if "name" in other:
         from progpo_trl.settings_sections import section_options
