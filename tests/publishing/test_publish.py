@@ -13,6 +13,7 @@ import yaml
 from huggingface_hub import ModelCard, metadata_load
 
 from progpo_trl.cli import main
+from progpo_trl.evaluation.results import percent
 from progpo_trl.publishing.errors import PublishError
 from progpo_trl.publishing.folder import prepare
 from progpo_trl.publishing.local import scan
@@ -93,6 +94,9 @@ def test_the_card_states_what_the_evaluation_measured(kind, published):
     assert evaluation["panels"][0]["data_sha256"][:12] in text
     command = re.search(r"^progpo evaluate alice/.*$", text, re.M)[0]
     assert shlex.split(command)[-2:] == ["--temperatures", "0"]
+    command = re.search(rf"^progpo evaluate --model {kind} .*$", text, re.M)[0]
+    again = ["--split", "valid_unseen", "--temperatures", "0", "--seeds", "0", "--tasks", "6"]
+    assert shlex.split(command)[4:] == again
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -355,6 +359,7 @@ def test_what_cannot_be_published(runs, tmp_path, capsys):
     (run / "config.yaml").unlink()
     assert "--config FILE" in said(run, "--dry-run")
     assert (tmp_path / "home" / "thesis.tex").read_text() == "x"
+    assert "the Hub knows no such id" in said(run, "--dry-run", "--license", "My Own License (c)")
 
 
 def test_the_command_uploads_the_folder(hub, runs, tmp_path, capsys):
@@ -389,6 +394,82 @@ def test_a_training_that_pushes_gives_no_more_away(broken, hub, tmp_path, capsys
     assert not list((tmp_path / "run").glob(".publish*"))
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A run with checkpoints that was measured before and after its training, started with tokens."""
+    run = tmp_path_factory.mktemp("measured") / "run"
+    words = ["train", "--config", "quickstart", *SHORT, "--evaluate_around_training", "true", "--output_dir", str(run)]
+    words += ["--save_every_generations", "1", f"--hub_token={HUB_TOKEN}", "--learning_rate", "0.001"]
+    assert main([*words, "--model_init_kwargs", f"{{token: {HUB_TOKEN}, low_cpu_mem_usage: true}}"]) == 0
+    return run
+
+
+HUB_TOKEN = "hf_" + "Zz9" * 11
+
+
+def test_a_token_is_in_no_file_of_a_run(measured):
+    import torch
+
+    for path in measured.rglob("*"):
+        assert not path.is_file() or HUB_TOKEN.encode() not in path.read_bytes(), path
+    assert "--hub_token=***" in json.loads((measured / "summary.json").read_text())["command"]
+    for folder in (measured, measured / "checkpoint-1"):
+        args = torch.load(folder / "training_args.bin", weights_only=False)
+        assert (args.hub_token, args.learning_rate, args.output_dir) == (None, 0.001, str(measured))
+        assert "token" not in args.model_init_kwargs
+        assert args.model_init_kwargs["low_cpu_mem_usage"] is True
+
+
+def test_the_cards_of_a_run_state_what_it_measured(measured, tmp_path):
+    summary = json.loads((measured / "summary.json").read_text())
+    prepare(measured, tmp_path / "out")
+    for folder in (measured, tmp_path / "out"):
+        text = (folder / "README.md").read_text()
+        assert "Before and after training, the same 6 games of valid_unseen" in text
+        for how, key in (("temperature 1", "success"), ("greedy", "greedy")):
+            ends = [
+                f"{percent(rate['rate'])} ({percent(rate['low'])} to {percent(rate['high'])})"
+                for rate in (summary[f"{key}_before"], summary[f"{key}_after"])
+            ]
+            assert f"| {how} | **all** | {ends[0]} | {ends[1]} |" in text
+        assert "nothing is known of how well it plays" not in text
+        assert "Only 6 games of valid" in text
+        assert "level: easy" in text
+        assert "lambda_aux: 0.3" in text
+        assert "Not evaluated." not in text
+    # a checkpoint has other weights
+    assert "nothing is known of how well" in "\n".join(prepare(measured / "checkpoint-1", tmp_path / "one").warnings)
+    (measured / "summary.json").rename(tmp_path / "summary.json")
+    assert "nothing is known of how well" in "\n".join(prepare(measured, tmp_path / "none").warnings)
+
+
+def test_the_command_of_the_card_measures_the_same_games(runs, tmp_path, monkeypatch):
+    words = ["--temperatures", "0", "--tasks=3", "--environment.level=hard", "--max-turns=5"]
+    assert main(["evaluate", str(runs / "full"), *words, "--out", str(tmp_path / "first")]) == 0
+    prepare(runs / "full", tmp_path / "agent", evaluation_files=[tmp_path / "first" / "evaluation.json"])
+    command = re.search(r"^progpo (evaluate --model .*)$", (tmp_path / "agent" / "README.md").read_text(), re.M)[1]
+    monkeypatch.chdir(tmp_path)
+    shutil.move("agent", shlex.split(command)[2])
+    assert main([*shlex.split(command), "--out", "second"]) == 0
+    first, second = (json.loads(Path(name, "evaluation.json").read_text()) for name in ("first", "second"))
+    for part in ("games", "panels", "conditions"):
+        assert second[part] == first[part]
+    assert len(first["games"]) == 3
+    assert first["conditions"]["max_turns"] == 5
+
+
+def test_an_evaluations_command_is_published_without_its_secrets(runs, tmp_path):
+    content = json.loads((runs / "full" / "evaluation" / "evaluation.json").read_text())
+    content["command"] += ["--environment.api_key", "swordfish"]
+    path = tmp_path / "evaluation.json"
+    path.write_text(json.dumps(content))
+    prepare(runs / "full", tmp_path / "out", evaluation_files=[path])
+    for name in ("evaluation.json", "README.md"):
+        text = (tmp_path / "out" / name).read_text()
+        assert "swordfish" not in text
+        assert "--environment.api_key" in text
+
+
 def test_the_run_has_our_card(runs):
     for kind in KINDS:
         card = ModelCard.load(runs / kind / "README.md")
@@ -396,4 +477,5 @@ def test_the_run_has_our_card(runs):
         assert "None" not in card.text
         assert str(runs) not in card.text
         assert "ProGPO" in card.text
+        assert "level: easy" in card.text
         assert "2607.22724" in card.text
