@@ -62,7 +62,6 @@ def read(path: str | Path) -> dict[str, Any]:
 def check_numbers(content: Content) -> None:
     """Raises KeyError, TypeError or ValueError, which say what is wrong, unless all rates and other numbers that a
     card states can be what they are called. None is no value, as of games that were all lost."""
-    json.dumps(content, allow_nan=False)  # JSON has no nan: nobody else could read the file
     for panel in content["panels"]:
         _check_counts(panel, "games")
     for part in content["results"]:
@@ -83,6 +82,10 @@ def check_numbers(content: Content) -> None:
                 _check_number(mean[name], f"the {name} of a score or of steps")
         for name in ("format_invalid", "inadmissible", "repeated", "loops", "step_limit"):
             _check_number(part.get(name), name, low=0, high=1)
+    try:
+        json.dumps(content, allow_nan=False)
+    except ValueError as error:
+        raise ValueError("a number in it is not finite, which JSON has no word for") from error
 
 
 def _check_counts(of: Content, *names: str) -> None:

@@ -264,7 +264,8 @@ def _public_settings(source: _Source, names: PublicNames, name: str) -> tuple[di
         settings["output_dir"] = f"runs/{name}"
     public = {}
     for key, value in settings.items():
-        if key not in ("model_name_or_path", "output_dir", "environment") and _is_place(value):
+        # A prompt may begin as a path does (/no_think): the search for paths is for it.
+        if key not in ("model_name_or_path", "output_dir", "environment", "system_prompt") and _is_place(value):
             left_out.append(key)
         elif isinstance(value, Mapping):
             places = [inner for inner, item in value.items() if _is_place(item)]

@@ -69,7 +69,8 @@ class PublicNames:
         for place, name in self._names.items():
             if os.path.isabs(place):
                 text = re.sub(rf"(?<![\w.~-]){re.escape(place)}(?![\w.-])", lambda _, name=name: name, text)
-        if os.path.isabs(text):
+        # One part alone is a word in a prompt (/no_think) rather than a path, unless it is one.
+        if os.path.isabs(text) and (text.rstrip("/").count("/") > 1 or os.path.exists(text)):
             return _last(text)
         return _PATH.sub(lambda match: _last(match[0]), text)
 

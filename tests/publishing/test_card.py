@@ -206,7 +206,7 @@ def test_a_licence_of_ones_own():
 @pytest.mark.parametrize(
     ("where", "value", "said"),
     [
-        (("success", "rate"), math.nan, "not JSON compliant"),
+        (("success", "rate"), math.nan, "the rate of a success must be from 0 to 1, not nan"),
         (("success", "rate"), 7, "the rate of a success must be from 0 to 1, not 7"),
         (("success", "low"), -0.1, "the low of a success must be from 0 to 1"),
         (("success", "n"), 12.5, "n must be a whole number"),
@@ -229,6 +229,11 @@ def test_numbers_that_are_none_are_refused(where, value, said):
     place[last] = value
     with pytest.raises((TypeError, ValueError), match=re.escape(said)):
         check_numbers(content)
+
+
+def test_no_number_of_a_published_file_is_nan():
+    with pytest.raises(ValueError, match="a number in it is not finite"):
+        check_numbers(evaluation(games=[{"return": math.inf}]))
 
 
 def test_a_game_that_is_lost_has_no_rate():

@@ -81,6 +81,8 @@ def test_public_names(tmp_path):
         "FileNotFoundError: .../x.json is gone"
     )
     assert names.text("/mnt/my disk/alfworld") == ".../alfworld"
+    assert names.text("/no_think Be brief.") == "/no_think Be brief."
+    assert names.text("/usr") == ".../usr"
     assert names.text(f"{run}-other") != "alice/agent-other"
     assert names.value([1, None, 0.5, True]) == [1, None, 0.5, True]
 

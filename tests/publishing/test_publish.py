@@ -274,6 +274,7 @@ def test_the_recipe_loses_what_is_the_authors(runs, tmp_path):
     settings = yaml.safe_load((run / "config.yaml").read_text())
     settings |= {"prompt_template": str(template), "push_to_hub": True, "hub_model_id": "alice/secret"}
     settings |= {"hub_token": "hf_" + "a" * 34, "deepspeed": "/home/alice/ds.json", "run_name": "alice-7"}
+    settings |= {"system_prompt": "/no_think Play well."}
     settings["environment"] |= {"name": "alfworld", "games": "/data/alice/alfworld"}
     (run / "config.yaml").write_text(yaml.safe_dump(settings))
     prepared = prepare(run, tmp_path / "out", repo="alice/agent")
@@ -282,6 +283,7 @@ def test_the_recipe_loses_what_is_the_authors(runs, tmp_path):
     assert public["prompt_template"] == "prompt.jinja"
     assert "prompt.jinja" in prepared.files
     assert public["output_dir"] == "runs/agent"
+    assert public["system_prompt"] == "/no_think Play well."
     assert "games" not in public["environment"]
     assert not {"push_to_hub", "hub_model_id", "hub_token", "deepspeed", "run_name"} & set(public)
     assert "alice" not in text
