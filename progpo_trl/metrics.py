@@ -37,7 +37,8 @@ def wilson(successes: int, n: int, z: float = 1.959963984540054) -> Rate:
     p = successes / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return Rate(p, max(0.0, centre - half), min(1.0, centre + half), n)
+    # Of no or of all successes one end is the rate itself, from which rounding would part it.
+    return Rate(p, min(p, max(0.0, centre - half)), max(p, min(1.0, centre + half)), n)
 
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

@@ -99,6 +99,14 @@ def test_wilson_interval(k, n, low, high):
     assert (wilson(0, 0).low, wilson(0, 0).high) == (0.0, 1.0)
 
 
+def test_wilson_interval_holds_its_rate():
+    """Exactly, or what draws it as a rate and two distances sees a negative one."""
+    for n in range(1, 200):
+        for wins in (0, n):
+            rate = wilson(wins, n)
+            assert rate.low <= rate.rate <= rate.high
+
+
 class Counted(Environment):
     """Ends at "stop" and reports then; the class says what an episode that did not stop counts as."""
 

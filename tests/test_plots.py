@@ -37,6 +37,7 @@ def test_runs_are_pooled_over_seeds_alone(tmp_path):
         make(tmp_path / "d", [1], CONFIG | {"learning_rate": 0.5}),
         make(tmp_path / "e", [1]),
         make(tmp_path / "f", [1]),
+        make(tmp_path / "other" / "f", [1]),
     ]
     lines = lines_of([read_run(folder) for folder in folders])
     assert [line.label for line in lines] == [
@@ -44,6 +45,7 @@ def test_runs_are_pooled_over_seeds_alone(tmp_path):
         "GRPO + ProGPO, 1 run",
         "GRPO (learning_rate 0.5), 1 run",
         "e, 1 run",
+        "f, 1 run",
         "f, 1 run",
     ]
     both = lines[0]
@@ -114,6 +116,18 @@ def test_colours_of_lines_are_told_apart(tmp_path):
         assert found == [True, len(shown) == 2]
 
 
+def test_many_lines_are_told_apart(tmp_path, monkeypatch):
+    """What is drawn of 16 runs: no two lines have both colour and style in common."""
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **_: drawn.append(self) or path.write_bytes(b""))
+    config = [CONFIG | {"learning_rate": float(i)} for i in range(16)]
+    draw([read_run(make(tmp_path / str(i), [1, 2], config[i])) for i in range(16)], tmp_path / "out")
+    lines = drawn[0].axes[0].get_lines()
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 16
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -121,6 +135,10 @@ def test_colours_of_lines_are_told_apart(tmp_path):
         (["run", "--out", "run/episodes.jsonl"], "is a file; name a folder"),
         (["empty", "--out", "out"], "holds no episodes"),
         (["early", "late", "--out", "out"], "no update in common"),
+        (
+            ["early", "late", "copy", "--out", "out"],
+            "early and copy are runs of one seed (0) and the same settings: it counts once, leave one out",
+        ),
     ],
 )
 def test_wrong_words(tmp_path, monkeypatch, capsys, words, problem):
@@ -128,7 +146,8 @@ def test_wrong_words(tmp_path, monkeypatch, capsys, words, problem):
     write(tmp_path / "empty", b"{\n")
     make(tmp_path / "early", [1], CONFIG)
     write(tmp_path / "late", episode(step=7))
-    (tmp_path / "late" / "config.yaml").write_text(json.dumps(CONFIG))
+    (tmp_path / "late" / "config.yaml").write_text(json.dumps(CONFIG | {"seed": 1}))
+    make(tmp_path / "copy", [1], CONFIG | {"output_dir": "copy"})
     monkeypatch.chdir(tmp_path)
     assert main(["plots", *words]) == 2
     err = capsys.readouterr().err

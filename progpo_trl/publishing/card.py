@@ -12,6 +12,8 @@ from progpo_trl.publishing import evaluations
 from progpo_trl.publishing.facts import CardFacts, environment_title
 from progpo_trl.publishing.markdown import Markdown, code, escaped, fenced, table
 from progpo_trl.publishing.method import Method
+from progpo_trl.publishing.repeat import repeat_command
+from progpo_trl.publishing.run_summary import around_section
 
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
 TAGS = ("progpo_trl", "trl", "agent", "multi-turn", "reinforcement-learning")
@@ -31,7 +33,8 @@ def render(facts: CardFacts) -> str:
     )
     folder = facts.repo.rpartition("/")[2]
     contents = [c for c in facts.evaluations if not evaluations.during_training(c)]
-    repeats = "\n".join(evaluations.repeat_command(content, folder, facts.settings) for content in contents)
+    commands = (repeat_command(content, folder, facts.settings) for content in contents)
+    repeats = "\n".join(command for command in commands if command)
     body = engine.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         name=facts.name,
         warnings=facts.warnings,
@@ -41,6 +44,7 @@ def render(facts: CardFacts) -> str:
         cited=_cited,
         cited_works=_works(facts, environment),
         sections=[evaluations.section(content) for content in facts.evaluations],
+        around=around_section(facts.around),
         repeats=fenced(f"hf download {facts.repo} --local-dir {folder}\n{repeats}", "bash") if repeats else "",
         loading=fenced(loading(facts), "python"),
         playing=fenced(f"progpo run {facts.repo}", "bash"),
@@ -68,8 +72,7 @@ def metadata(facts: CardFacts) -> str:
     }
     if facts.base.hub:
         values |= {"base_model": facts.base.hub, "base_model_relation": "adapter" if facts.adapter else "finetune"}
-    if facts.license:
-        values["license"] = facts.license
+    values |= facts.license
     results = evaluations.eval_results(facts.evaluations)
     if results:
         values |= {"eval_results": results, "model_name": facts.name}

@@ -9,8 +9,6 @@ from pathlib import Path
 from progpo_trl.publishing.errors import PublishError
 from progpo_trl.reporting.explanation import printable
 
-FOLDER = "publish"  # in the run's folder
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `progpo publish` to its parser."""
@@ -22,13 +20,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repo", metavar="USER/NAME", help="the repository on the Hub; made where it is not there")
     parser.add_argument("--private", action="store_true", help="make it a private one")
     parser.add_argument("--dry-run", action="store_true", help="write the folder that would be uploaded, and stop")
-    out = f"the folder that is written and uploaded (default: RUN_DIR/{FOLDER})"
+    out = (
+        "the folder that is written and uploaded (default: RUN_DIR/publish; of a checkpoint beside it, "
+        "publish-checkpoint-N)"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help=out)
     files = "results of progpo evaluate (default: those in RUN_DIR/evaluation*)"
     parser.add_argument("--evaluation", nargs="+", type=Path, metavar="FILE", help=files)
     base = "the base model's id on the Hub, where the run began from a local folder"
     parser.add_argument("--base-model", metavar="ID", help=base)
     parser.add_argument("--license", metavar="ID", help="of the published weights, such as apache-2.0 (default: none)")
+    parser.add_argument("--license-name", metavar="ID", help="with --license other: how it is called")
+    parser.add_argument("--license-link", metavar="URL", help="with --license other: where its text is")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the recipe, if RUN_DIR holds no config.yaml")
     parser.add_argument("--message", metavar="TEXT", help="of the commit")
 
@@ -43,20 +46,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _publish(args: argparse.Namespace) -> int:
-    from progpo_trl.publishing.folder import check_repo_id, prepare
+    from progpo_trl.publishing.folder import check_repo_id, default_out, prepare
+    from progpo_trl.publishing.license import license_metadata
 
     if args.repo is None and not args.dry_run:
         raise PublishError("--repo USER/NAME says where to upload to; --dry-run only writes the folder")
     if args.repo is not None:
         check_repo_id(args.repo, "--repo")
+    licence = license_metadata(args.license, args.license_name, args.license_link)
     try:
         prepared = prepare(
             args.run_dir,
-            args.out or args.run_dir / FOLDER,
+            args.out or default_out(args.run_dir),
             repo=args.repo,
             evaluation_files=args.evaluation,
             base_model=args.base_model,
-            license=args.license,
+            license=licence,
             config=args.config,
         )
     except OSError as error:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,13 @@ from progpo_trl.evaluation.results import interval, percent, read_evaluation, sa
 from progpo_trl.publishing.errors import PublishError
 from progpo_trl.publishing.facts import environment_title
 from progpo_trl.publishing.markdown import Markdown, escaped, fenced, table
+from progpo_trl.publishing.repeat import repeat_command
+from progpo_trl.secret_values import without_secret_words
+from progpo_trl.settings import without_secrets
+from progpo_trl.settings_values import one_line
 
 # Below so many games an interval at 95 % is wider than about 20 points, as wide as the differences between methods.
 SMALL_PANEL = 100
-# Sections and options of an environment that do not change its games, or only mean something where it ran.
-_NOT_COMPARED = {"split", "eval_split", "games", "data", "store", "engine", "on_error"}
-_SETTINGS = (
-    "context", "history", "system_prompt", "max_completion_length", "max_context_length", "chat_template_kwargs",
-    "top_p", "top_k", "min_p",
-)  # fmt: skip
-
 Content = Mapping[str, Any]
 
 
@@ -53,10 +51,63 @@ def read(path: str | Path) -> dict[str, Any]:
     if not content["results"]:
         raise PublishError(f"--evaluation {path}: holds no results")
     try:
-        section(content), eval_results([content]), repeat_command(content, "folder", {}), _panel_names(content)
+        check_numbers(content)
+        section(content), eval_results([content]), repeat_command(content, "folder", {}), panel_names(content)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise PublishError(f"--evaluation {path}: is damaged: {type(error).__name__}: {error}") from None
+        said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise PublishError(f"--evaluation {path}: is damaged: {one_line(ValueError(said))}; make it again") from None
     return content
+
+
+def check_numbers(content: Content) -> None:
+    """Raises KeyError, TypeError or ValueError, which say what is wrong, unless all rates and other numbers that a
+    card states can be what they are called. None is no value, as of games that were all lost."""
+    for panel in content["panels"]:
+        _check_counts(panel, "games")
+    for part in content["results"]:
+        _check_counts(part, "games", "lost")
+        _check_number(part["temperature"], "temperature", low=0)
+        for seed in part["seeds"]:
+            if type(seed) is not int:
+                raise TypeError(f"a sampling seed must be a whole number, not {seed!r:.60}")
+        types = part["by_task_type"].values()
+        for of in types:
+            _check_counts(of, "games")
+        for success in (part["success"], *(of["success"] for of in (*types, *part["by_seed"]))):
+            _check_counts(success, "n")
+            for name in ("rate", "low", "high"):
+                _check_number(success[name], f"the {name} of a success", low=0, high=1)
+        for mean in filter(None, (part.get("score"), part["steps"])):
+            for name in ("mean", "low", "high"):
+                _check_number(mean[name], f"the {name} of a score or of steps")
+        for name in ("format_invalid", "inadmissible", "repeated", "loops", "step_limit"):
+            _check_number(part.get(name), name, low=0, high=1)
+    try:
+        json.dumps(content, allow_nan=False)
+    except ValueError as error:
+        raise ValueError("a number in it is not finite, which JSON has no word for") from error
+
+
+def _check_counts(of: Content, *names: str) -> None:
+    for name in names:
+        if type(of[name]) is not int or of[name] < 0:
+            raise TypeError(f"{name} must be a whole number of at least 0, not {of[name]!r:.60}")
+
+
+def _check_number(value: Any, name: str, low: float = -math.inf, high: float = math.inf) -> None:
+    if value is None:
+        return
+    if type(value) not in (int, float):
+        raise TypeError(f"{name} must be a number, not {value!r:.60}")
+    if not (math.isfinite(value) and low <= value <= high):
+        ends = f"from {low:g} to {high:g}" if math.isfinite(high) else "finite" if low < 0 else f"at least {low:g}"
+        raise ValueError(f"{name} must be {ends}, not {value!r:.60}")
+
+
+def public(content: Content) -> dict[str, Any]:
+    """The content as it may be shown: without secrets in its command and its environment's options."""
+    shown = dict(content) | {"environment": without_secrets(content["environment"])}
+    return shown | ({"command": without_secret_words(content["command"])} if content.get("command") else {})
 
 
 def during_training(content: Content) -> bool:
@@ -64,75 +115,8 @@ def during_training(content: Content) -> bool:
     return "step" in content["agent"]
 
 
-def doubts(
-    contents: list[Content], settings: Mapping[str, Any], *, weights: str | None, step: int | None, adapter: bool
-) -> Iterator[str]:
-    """What a reader must know about the evaluations before their numbers.
-
-    settings: of the recipe; weights: the hash of the published weights, None when it was not taken; step: the update
-    after which they are, None when it is not known.
-    """
-    if not contents:
-        yield "This model was not evaluated: nothing is known of how well it plays."
-    for content in contents:
-        name = _panel_names(content)
-        measured = content["agent"].get("adapter_sha256" if adapter else "weights_sha256")
-        if during_training(content):
-            at = content["agent"]["step"]
-            if at != step:
-                yield f"Evaluated ({name}) during training, after update {at}; the published weights may be others."
-        elif measured is None or weights is None:
-            yield f"It is not known of which weights the evaluation ({name}) is."
-        elif measured != weights:
-            yield f"The evaluation ({name}) is of other weights than the published ones: hashes differ."
-        yield from _other_conditions(content, settings, name)
-        for panel in content["panels"]:
-            if panel["games"] < SMALL_PANEL:
-                yield f"Only {panel['games']} games of {panel['split']} were evaluated: the intervals are wide."
-            if panel["split"] == "train":
-                yield "The evaluation is on training games."
-        for part in content["results"]:
-            if part["lost"]:
-                yield f"{part['lost']} plays of {part['split']} were lost to environment errors and are left out."
-
-
-def _other_conditions(content: Content, settings: Mapping[str, Any], name: str) -> Iterator[str]:
-    asked, played = settings.get("environment") or {}, content["environment"]
-    if asked and not during_training(content):
-        compared = (set(asked) | set(played)) - _NOT_COMPARED
-        differ = sorted(key for key in compared if asked.get(key) != played.get(key))
-        if differ:
-            said = ", ".join(f"{key} {asked.get(key)!r} trained, {played.get(key)!r} evaluated" for key in differ)
-            yield f"The evaluation ({name}) is on other data than the recipe's: {said}."
-    if differ := asked_otherwise(content, settings):
-        said = ", ".join(f"{key} {was!r} trained, {now!r} evaluated" for key, (was, now) in differ.items())
-        yield f"The evaluation ({name}) asked the model otherwise than its training: {said}."
-
-
-def asked_otherwise(content: Content, settings: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings of prompts, sampling and length that were not the recipe's: name -> (trained, evaluated).
-
-    What a recipe does not say has its default. Nothing is known without a recipe (empty `settings`).
-    """
-    if not settings:
-        return {}
-    from progpo_trl.config import MultiTurnGRPOConfig
-
-    fields = MultiTurnGRPOConfig.__dataclass_fields__
-    how = content["agent"].get("settings") or {}
-    out = {}
-    for key in _SETTINGS:
-        trained = settings.get(key, fields[key].default)
-        if key in how and (how[key] or None) != (trained or None):
-            out[key] = (trained, how[key])
-    trained = settings.get("max_turns") or (settings.get("environment") or {}).get("max_steps")
-    played = content["conditions"]["max_turns"]
-    if played != trained and (trained is not None or "--max_turns" in (content.get("command") or [])):
-        out["max_turns"] = (trained, played)
-    return out
-
-
-def _panel_names(content: Content) -> str:
+def panel_names(content: Content) -> str:
+    """The splits that were played."""
     return ", ".join(panel["split"] for panel in content["panels"])
 
 
@@ -207,26 +191,6 @@ def _machine(content: Content) -> str:
     machine = content.get("machine") or {}
     said = [f"{name} {value}" for name, value in machine.items() if value is not None]
     return ", ".join(said) or "not recorded"
-
-
-def repeat_command(content: Content, folder: str, settings: Mapping[str, Any]) -> str:
-    """The command that plays the same games again, in the same way, with the downloaded folder and its recipe."""
-    splits = [word for panel in content["panels"] for word in ("--split", panel["split"])]
-    temperatures = dict.fromkeys(f"{part['temperature'] or 0:g}" for part in content["results"])
-    seeds = sorted({seed for part in content["results"] for seed in part["seeds"]})
-    limit = [] if not _was_limited(content) else ["--tasks", str(max(p["games"] for p in content["panels"]))]
-    words = ["progpo", "evaluate", "--model", folder, *splits, "--temperatures", *temperatures, "--seeds", *seeds]
-    asked = asked_otherwise(content, settings)
-    others = [word for key, (_, played) in asked.items() for word in (f"--{key}", _word(played))]
-    return shlex.join(map(str, [*words, *limit, *others]))
-
-
-def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _was_limited(content: Content) -> bool:
-    return "--tasks" in (content.get("command") or [])
 
 
 def eval_results(contents: list[Content]) -> list:

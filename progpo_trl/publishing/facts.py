@@ -58,7 +58,8 @@ def base_of(name: str | None, given: str | None = None) -> Base:
 class CardFacts:
     """name: of the model; repo: what loads it (a Hub id, or a folder's name); adapter: LoRA, not a whole model;
     settings: of the recipe, as asked for; evaluations: contents of evaluation.json files, without what is local;
-    training, hardware: rows of a table, name -> value; warnings: what a reader must know before any number."""
+    around: a run's summary.json, of whose panel before and after training the weights are; training, hardware: rows
+    of a table, name -> value; warnings: what a reader must know before any number."""
 
     name: str
     repo: str
@@ -69,10 +70,11 @@ class CardFacts:
     settings: Mapping[str, Any] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
     evaluations: list[Mapping[str, Any]] = field(default_factory=list)
+    around: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
     hardware: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
-    license: str | None = None
+    license: Mapping[str, str] = field(default_factory=dict)
     recipe: bool = True
     tags: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

@@ -18,24 +18,27 @@ from progpo_trl.contexts import PROMPTS
 from progpo_trl.evaluation.policy_files import ADAPTER_CONFIG, weights_hash
 from progpo_trl.publishing import evaluations
 from progpo_trl.publishing.card import render
+from progpo_trl.publishing.doubts import doubts as doubts_of
 from progpo_trl.publishing.errors import PublishError
 from progpo_trl.publishing.facts import Base, CardFacts, base_of, hardware_rows, training_rows
+from progpo_trl.publishing.files import (
+    ADAPTER,
+    CARD,
+    MODEL,
+    PROMPT,
+    RECIPE,
+    TOKENIZER,
+    WEIGHTS,
+    evaluation_name,
+    is_ours,
+)
 from progpo_trl.publishing.local import PublicNames, is_local_path, scan
 from progpo_trl.publishing.method import methods_of_settings
+from progpo_trl.publishing.run_summary import read_summary
 from progpo_trl.settings import load_recipe, without_secrets
 from progpo_trl.settings_values import SettingsError, one_line
 
-CARD, RECIPE, PROMPT = "README.md", "config.yaml", "prompt.jinja"
-_TOKENIZER = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "chat_template.jinja"),
-)
-_ADAPTER = (ADAPTER_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
-_MODEL = (
-    *("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json"),
-    *("pytorch_model*.bin", "pytorch_model.bin.index.json"),
-)
-_WEIGHTS = (".safetensors", ".bin")
+FOLDER = "publish"  # in the run's folder
 # Settings that only mean something to whoever ran it; another person's run must not upload to this one's repository.
 _PRIVATE = (
     "push_to_hub", "hub_", "resume_from_checkpoint", "run_name", "logging_dir", "log_", "project", "trackio_",
@@ -59,15 +62,15 @@ def prepare(
     repo: str | None = None,
     evaluation_files: Iterable[str | Path] | None = None,
     base_model: str | None = None,
-    license: str | None = None,
+    license: Mapping[str, str] | None = None,
     config: str | Path | None = None,
     facts: CardFacts | None = None,
 ) -> Prepared:
     """Write the folder `out` that stands for the run (or checkpoint) `run` on the Hub.
 
     repo: its id there, for the card; evaluation_files: default: what `find_evaluations` finds; base_model: the Hub
-    id of a base that is a local folder; config: the recipe, where the run has no config.yaml; facts: of the card, of
-    a run that has no recipe at all.
+    id of a base that is a local folder; license: as `license_metadata` gives it; config: the recipe, where the run has
+    no config.yaml; facts: of the card, of a run that has no recipe at all.
 
     `out` is written beside and renamed. Raises PublishError with one line that says what to do.
     """
@@ -87,6 +90,19 @@ def prepare(
     return Prepared(out, files, warnings)
 
 
+def default_out(run: Path) -> Path:
+    """The folder that is written where none is named: in the run's; for a checkpoint beside it, which holds the
+    state of a training and nothing else."""
+    if not _is_checkpoint(run):
+        return run / FOLDER
+    here = run if run.name.startswith("checkpoint-") else run.resolve()
+    return here.parent / f"{FOLDER}-{here.name}"
+
+
+def _is_checkpoint(run: Path) -> bool:
+    return run.resolve().name.startswith("checkpoint-") and not (run / RECIPE).is_file()
+
+
 class _Source:
     """A run or one of its checkpoints: what is in it. run: the folder of the weights; home: of the run."""
 
@@ -94,15 +110,15 @@ class _Source:
         if not run.is_dir():
             raise PublishError(f"{run}: there is no such folder")
         self.run = run
-        is_checkpoint = run.resolve().name.startswith("checkpoint-") and not (run / RECIPE).is_file()
-        self.home = run.resolve().parent if is_checkpoint else run
+        self.is_checkpoint = _is_checkpoint(run)
+        self.home = run.resolve().parent if self.is_checkpoint else run
         self.config = Path(config) if config is not None else self.home / RECIPE
         self.facts = facts
         self.settings: dict[str, Any] = {} if facts is not None else self._read_settings()
         self.adapter = (run / ADAPTER_CONFIG).is_file() and not (run / "config.json").is_file()
         self.files = self._files()
         self.base = self._base(base_model)
-        self.summary = _read_json(self.home / "summary.json") if (self.home / "summary.json").is_file() else {}
+        self.summary = read_summary(self.home / "summary.json")
 
     def _read_settings(self) -> dict[str, Any]:
         if not self.config.is_file():
@@ -126,9 +142,10 @@ class _Source:
         return found or evaluations.find_evaluations(self.home, self.step)
 
     def _files(self) -> list[Path]:
-        patterns = _ADAPTER if self.adapter else _MODEL
-        found = {path for pattern in (*patterns, *_TOKENIZER) for path in self.run.glob(pattern) if path.is_file()}
-        weights = [path for path in found if path.suffix in _WEIGHTS]
+        patterns = ADAPTER if self.adapter else MODEL
+        named = {path for pattern in (*patterns, *TOKENIZER) for path in self.run.glob(pattern)}
+        found = [path for path in named if path.is_file() and is_ours(path.name)]
+        weights = [path for path in found if path.suffix in WEIGHTS]
         if not weights:
             inside = sorted(p.name for p in self.run.glob("checkpoint-*"))
             hint = f"; publish a checkpoint in it, such as {self.run / inside[-1]}" if inside else ""
@@ -189,13 +206,13 @@ def _write(source: _Source, new: Path, repo: str, name: str, evaluation_files, l
     contents = [evaluations.read(path) for path in evaluation_files]
     hashed = any(not evaluations.during_training(content) for content in contents)
     weights = weights_hash(str(new)) if hashed else None
-    known = {"weights": weights, "step": source.step, "adapter": source.adapter}
-    doubts = list(evaluations.doubts(contents, source.settings, **known))
-    public = [names.value(content) for content in contents]
+    # The panel after training was played by the run's final weights alone.
+    around = {} if source.is_checkpoint else source.summary
+    known = {"weights": weights, "step": source.step, "adapter": source.adapter, "around": around}
+    doubts = list(doubts_of(contents, source.settings, **known))
+    public = [names.value(evaluations.public(content)) for content in contents]
     for i, content in enumerate(public):
-        (new / ("evaluation.json" if i == 0 else f"evaluation-{i + 1}.json")).write_text(
-            evaluations.to_json(content), encoding="utf-8"
-        )
+        (new / evaluation_name(i)).write_text(evaluations.to_json(content), encoding="utf-8")
     doubts = [*source.base.doubts(), *doubts]
     facts = source.facts or CardFacts(
         name=name,
@@ -207,10 +224,11 @@ def _write(source: _Source, new: Path, repo: str, name: str, evaluation_files, l
         settings=settings,
         data=source.summary.get("data") or {},
         evaluations=public,
+        around=around,
         training=training_rows(source.settings, source.summary),
         hardware=hardware_rows(source.summary),
         versions=source.summary.get("versions") or {},
-        license=license,
+        license=license or {},
         warnings=doubts,
     )
     (new / CARD).write_text(render(facts), encoding="utf-8")
@@ -218,14 +236,18 @@ def _write(source: _Source, new: Path, repo: str, name: str, evaluation_files, l
 
 
 def _copy(path: Path, target: Path, names: PublicNames) -> None:
-    if path.suffix in _WEIGHTS:
+    if path.suffix in WEIGHTS:
         try:
             os.link(path.resolve(), target)  # gigabytes, and nothing in them is changed
         except OSError:
             shutil.copyfile(path, target)
     elif path.name in (ADAPTER_CONFIG, "config.json", "tokenizer_config.json", "generation_config.json"):
         value = _read_json(path)
-        target.write_text(json.dumps(names.value(value), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        public = names.config(value)
+        if public == value:
+            shutil.copyfile(path, target)
+        else:
+            target.write_text(json.dumps(public, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     else:
         shutil.copyfile(path, target)
 
@@ -242,7 +264,8 @@ def _public_settings(source: _Source, names: PublicNames, name: str) -> tuple[di
         settings["output_dir"] = f"runs/{name}"
     public = {}
     for key, value in settings.items():
-        if key not in ("model_name_or_path", "output_dir", "environment") and _is_place(value):
+        # A prompt may begin as a path does (/no_think): the search for paths is for it.
+        if key not in ("model_name_or_path", "output_dir", "environment", "system_prompt") and _is_place(value):
             left_out.append(key)
         elif isinstance(value, Mapping):
             places = [inner for inner, item in value.items() if _is_place(item)]
@@ -283,8 +306,7 @@ def _check_free(out: Path, run: Path) -> None:
         return
     if not out.is_dir():
         raise PublishError(f"--out {out}: is a file")
-    ours = (CARD, RECIPE, PROMPT, "evaluation*.json", *_TOKENIZER, *_ADAPTER, *_MODEL)
-    foreign = [p.name for p in sorted(out.iterdir()) if not any(p.match(pattern) for pattern in ours)]
+    foreign = [p.name for p in sorted(out.iterdir()) if not is_ours(p.name)]
     if foreign or (any(out.iterdir()) and not (out / CARD).is_file()):
         raise PublishError(f"--out {out}: holds other files ({', '.join(foreign[:3]) or 'no card'}); choose another")
 

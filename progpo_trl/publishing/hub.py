@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from progpo_trl.publishing.errors import PublishError
+from progpo_trl.publishing.files import is_ours
 from progpo_trl.settings_values import one_line
 
 
@@ -13,10 +14,13 @@ def upload(
 ) -> str:
     """Create `repo` where it is not there yet, commit every file of `folder` to it, and return its address.
 
+    In the same commit what an earlier upload left is removed: files of the kinds that publishing writes and that are
+    not in `folder`, such as an adapter where a whole model goes now. Other files in the repository stay.
+
     token: default: the one of the login or of $HF_TOKEN. Raises PublishError with one line: what went wrong, what to
     do, and where the folder is.
     """
-    from huggingface_hub import CommitOperationAdd, HfApi, constants, get_token
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
     from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
     def failed(what: str) -> PublishError:
@@ -30,11 +34,15 @@ def upload(
     try:
         address = api.create_repo(repo, private=private or None, exist_ok=True)
         repo = address.repo_id  # with the user's name, where it was left out
-        if private and not api.model_info(repo).private:
+        there = api.model_info(repo)
+        if private and not there.private:
             raise failed(f"{repo} is there already and is public: make it private on the Hub, or leave out --private")
         files = sorted(path for path in folder.rglob("*") if path.is_file())
-        additions = [CommitOperationAdd(path.relative_to(folder).as_posix(), path) for path in files]
-        api.create_commit(repo, additions, commit_message=message or "Upload a model trained with progpo_trl")
+        new = {path.relative_to(folder).as_posix(): path for path in files}
+        old = sorted(file.rfilename for file in there.siblings or [])
+        changes = [CommitOperationAdd(name, path) for name, path in new.items()]
+        changes += [CommitOperationDelete(name) for name in old if is_ours(name) and name not in new]
+        api.create_commit(repo, changes, commit_message=message or "Upload a model trained with progpo_trl")
     except PublishError:
         raise
     except LocalTokenNotFoundError as error:

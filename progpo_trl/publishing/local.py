@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from progpo_trl.secret_values import SECRETS
+
 # Absolute paths of two parts or more, or in a home folder; what follows a letter, a dot or a colon is part of
 # something else (a URL, a task id, a date).
 _PATH = re.compile(
@@ -16,21 +18,19 @@ _PATH = re.compile(
     r"|(?<![A-Za-z])[A-Za-z]:\\[^\s\"'<>|]+"
     r"|file:/+[\w.+@/-]+|/(?:home|Users)/[\w.+@-]+(?:/[\w.+@-]+)*"
 )
-_SECRETS = {
-    "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
-    "a W&B key": re.compile(
-        r"\bwandb_v\d_[A-Za-z0-9_-]{20,}|(?i:wandb|api.?key|token|secret)\W{1,20}[0-9a-f]{40}(?![0-9a-f])"
-    ),
-    "a key of an API": re.compile(
-        r"\b(?:sk-[A-Za-z0-9_-]{20,}|gh[opsu]_[A-Za-z0-9]{30,}|github_pat_\w{20,}|AKIA[0-9A-Z]{16})\b"
-    ),
-    "a login in an address": re.compile(r"\b[A-Za-z][\w+.-]*://[^/\s:@]+:[^/\s@]+@"),
-    "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
-    "something that is named a secret": re.compile(
-        r"(?i)\b(?:api_?key|access_?token|auth_?token|hub_?token|hf_?token|password|secret)\b[\"']?\s*[:=]\s*[\"']?[\w+/=-]{12,}"
-    ),
-}  # fmt: skip
-_SECRET_VARIABLE = re.compile(r"(?i)TOKEN|KEY|SECRET|PASSW|CREDENTIAL")
+_SECRET_VARIABLE = re.compile(
+    r"(?i)(?:^|_)(?:(?:api|auth|access)?(?:tokens?|keys?)|secrets?|passwords?|passwd|passphrase|pass|credentials?)(?:_|$)"
+)
+# Words in small letters, capitals or capitalised, as names of things are; a password may be of such words, too.
+_WORDS = re.compile(
+    r"(?:[a-z]{1,16}|[A-Z]{1,16}|[A-Z][a-z]{1,15})(?:[-_ ./](?:[a-z]{1,16}|[A-Z]{1,16}|[A-Z][a-z]{1,15}))*"
+)
+_SHORTEST = 12  # letters of a secret: what is shorter stands in texts by chance
+# Fields of the JSON files beside the weights that say where something lay when they were written.
+_PLACES = {
+    *("_name_or_path", "name_or_path", "base_model_name_or_path", "tokenizer_file", "vocab_file", "merges_file"),
+    "special_tokens_map_file",
+}
 # Lists of text pieces, in which anything may occur.
 _VOCABULARY = {"tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "added_tokens.json"}
 _TEXT = {".json", ".yaml", ".yml", ".md", ".txt", ".jinja", ".jsonl", ".py", ".cfg", ".toml"}
@@ -41,9 +41,18 @@ def is_local_path(value: str) -> bool:
     return value.startswith(("/", "~", "./", "../", "\\\\")) or re.match(r"[A-Za-z]:[\\/]", value) is not None
 
 
+def without_places(options: Mapping[str, Any]) -> dict[str, Any]:
+    """A section's options without those that are places on this machine."""
+    return {name: value for name, value in options.items() if not (isinstance(value, str) and is_local_path(value))}
+
+
 class PublicNames:
     """Rewrites texts for others to read. names: places of this machine -> what they are called in public; other
-    absolute paths shrink to their last part."""
+    absolute paths shrink to their last part.
+
+    A place that is spelled as one bare word ("model", from the folder above it) is left alone in texts, where that
+    word may mean anything.
+    """
 
     def __init__(self, names: Mapping[str | Path, str]):
         known: dict[str, str] = {}
@@ -55,22 +64,34 @@ class PublicNames:
 
     def text(self, text: str) -> str:
         """`text` without places of this machine."""
-        if text in self._names:
+        if text in self._names and re.search(r"[/\\]", text):
             return self._names[text]
         for place, name in self._names.items():
             if os.path.isabs(place):
-                text = re.sub(rf"{re.escape(place)}(?![\w.-])", lambda _, name=name: name, text)
-        if os.path.isabs(text):
+                text = re.sub(rf"(?<![\w.~-]){re.escape(place)}(?![\w.-])", lambda _, name=name: name, text)
+        # One part alone is a word in a prompt (/no_think) rather than a path, unless it is one.
+        if os.path.isabs(text) and (text.rstrip("/").count("/") > 1 or os.path.exists(text)):
             return _last(text)
         return _PATH.sub(lambda match: _last(match[0]), text)
 
     def value(self, value: Any) -> Any:
-        """JSON or YAML values with every text in them, keys included, rewritten."""
+        """JSON or YAML values with every text in them rewritten; names of fields stay."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
-            return {self.value(key): self.value(item) for key, item in value.items()}
+            return {key: self.value(item) for key, item in value.items()}
         return [self.value(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    def config(self, value: Any) -> Any:
+        """A model's or tokenizer's JSON, in which only the fields that hold places are rewritten."""
+        if isinstance(value, Mapping):
+            return {
+                key: self._names.get(item, self.text(item))
+                if key in _PLACES and isinstance(item, str)
+                else self.config(item)
+                for key, item in value.items()
+            }
+        return [self.config(item) for item in value] if isinstance(value, list) else value
 
 
 def _last(path: str) -> str:
@@ -105,7 +126,7 @@ def _secrets_in(text: str, known: list[tuple[str, str]]) -> Iterator[tuple[int, 
         if start >= 0:
             taken.add(start + len(value))
             yield start, what
-    for what, pattern in _SECRETS.items():
+    for what, pattern in SECRETS.items():
         for match in pattern.finditer(text):
             if match.end() not in taken:
                 taken.add(match.end())
@@ -127,7 +148,7 @@ def _paths_in(text: str, places: list[str] | None) -> Iterator[tuple[int, str]]:
 def _known_secrets() -> Iterator[tuple[str, str]]:
     """(what it is, its value) of the secrets that this machine has."""
     for name, value in os.environ.items():
-        if _SECRET_VARIABLE.search(name) and len(value) >= 12 and not os.path.exists(value):
+        if _is_secret_variable(name, value):
             yield f"the value of ${name}", value
     try:
         from huggingface_hub import get_token
@@ -142,6 +163,13 @@ def _known_secrets() -> Iterator[tuple[str, str]]:
         return
     if entry and entry[2]:
         yield "the W&B key", entry[2]
+
+
+def _is_secret_variable(name: str, value: str) -> bool:
+    named = _SECRET_VARIABLE.search(name)
+    if named is None or len(value) < _SHORTEST or os.path.exists(value):
+        return False
+    return "pass" in named[0].lower() or _WORDS.fullmatch(value) is None
 
 
 def _own_places() -> list[str]:

@@ -6,9 +6,11 @@ and TRL's card names no base for a local model. Here both go the way of `progpo 
 
 from __future__ import annotations
 
+import copy
 import logging
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,16 @@ class Publishing:
     """Mixin for a trainer, before transformers' own in the list of base classes."""
 
     _push: threading.Thread | None = None
+    # What the command that trains knows of its run, as it will stand in summary.json; empty for a script of one's own.
+    run_facts: Mapping[str, Any] = {}
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        """As in transformers, which also writes the arguments (training_args.bin): without tokens."""
+        args, self.args = self.args, _without_tokens(self.args)
+        try:
+            super()._save(output_dir, state_dict=state_dict)
+        finally:
+            self.args = args
 
     def create_model_card(self, model_name: str | None = None, dataset_name: str | None = None, tags=None) -> None:
         """Write README.md into the output folder: what the trainer knows of itself (`progpo publish` says more)."""
@@ -41,8 +53,9 @@ class Publishing:
     def _card_facts(self, name: str | None = None, tags: list[str] | None = None):
         """(facts of the card, files of the evaluations in it)."""
         from progpo_trl.publishing import evaluations
+        from progpo_trl.publishing.doubts import doubts
         from progpo_trl.publishing.facts import CardFacts, base_of, training_rows
-        from progpo_trl.publishing.local import PublicNames
+        from progpo_trl.publishing.local import PublicNames, without_places
         from progpo_trl.publishing.method import methods_of
         from progpo_trl.settings import versions
 
@@ -55,6 +68,8 @@ class Publishing:
         files = [found[max(n for n in found if n <= step)]] if any(n <= step for n in found) else []
         contents = [evaluations.read(path) for path in files]
         names = PublicNames({args.output_dir: repo} | ({place: base.name} if place and not base.hub else {}))
+        known = self.run_facts
+        asked = {name: known[name] for name in ("advantage", "progress_fallback") if known.get(name) is not None}
         settings = ("num_generations", "groups_per_generation", "learning_rate", "beta", "loss_type")
         facts = CardFacts(
             name=name or repo.rpartition("/")[2],
@@ -62,18 +77,21 @@ class Publishing:
             adapter=adapter,
             base=base,
             methods=methods_of(self.advantage),
-            environment={"name": self.tasks.name},
+            environment=without_places(known.get("environment") or {"name": self.tasks.name}),
+            settings=names.value(asked),
+            data=self.tasks.data_summary(),
+            around=known,
             evaluations=[names.value(content) for content in contents],
             training=training_rows(
                 {n: getattr(args, n) for n in settings},
-                {"seed": args.seed, "updates": self.state.global_step, "weights_step": step},
+                {**known, "seed": args.seed, "updates": self.state.global_step, "weights_step": step},
             ),
             versions=versions(),
             recipe=Path(args.output_dir, "config.yaml").is_file(),
             tags=tags or [],
             warnings=[
                 *base.doubts(),
-                *evaluations.doubts(contents, {}, weights=None, step=step, adapter=adapter),
+                *doubts(contents, {}, weights=None, step=step, adapter=adapter, around=known),
             ],
         )
         return facts, files
@@ -121,11 +139,12 @@ class Publishing:
             logger.warning("the checkpoint was not pushed: %s", error)
             return
         message = f"Training in progress, step {self.state.global_step}"
+        token = self.args.hub_token  # read now: while a checkpoint is saved it is not there
 
         def upload() -> None:
             with beside:
                 try:
-                    self._upload(folder, message, None)
+                    self._upload(folder, message, token)
                 except PublishError as error:
                     logger.warning("the checkpoint was not pushed: %s", error)
 
@@ -163,3 +182,19 @@ class Publishing:
         return upload(
             folder, self.hub_model_id, private=bool(self.args.hub_private_repo), token=token, message=message
         )
+
+
+def _without_tokens(args):
+    """The same arguments, usable as they are, without what must be in no file: their tokens, and those with which a
+    model is loaded."""
+    from progpo_trl.settings import without_secrets
+
+    shown = copy.copy(args)
+    for name, value in vars(args).items():
+        if isinstance(value, str) and not without_secrets({name: value}):
+            setattr(shown, name, None)
+        elif isinstance(value, dict):
+            kept = without_secrets(value)
+            if kept != value:
+                setattr(shown, name, kept)
+    return shown

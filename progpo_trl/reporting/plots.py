@@ -24,6 +24,7 @@ PANELS = (
     ("coverage/mean", "observation coverage", True),
     ("rollout/return", "mean return", False),
 )
+_SEED = 42  # of transformers, where a config.yaml names none
 # Settings that do not make two runs different experiments.
 _NOT_COMPARED = re.compile(
     r"seed|data_seed|output_dir|run_name|logging_.*|report_to|resume_from_checkpoint|disable_tqdm|save_.*|push_to_hub"
@@ -35,11 +36,13 @@ _NOT_COMPARED = re.compile(
 class Run:
     """One run as the plots see it. settings: those that make it another experiment than others, flat.
 
-    held_out: "before" and "after" -> the success on held-out games and its interval, where summary.json has them.
+    seed: of the training and of its data's order. held_out: "before" and "after" -> the success on held-out games and
+    its interval, where summary.json has them.
     """
 
     name: str
     method: str
+    seed: tuple[str, str]
     settings: dict[str, Any]
     curves: Curves
     advantages: Histogram | None
@@ -75,14 +78,25 @@ def read_run(path: str | Path) -> Run:
     settings = {k: v for k, v in _flat(folder.config).items() if not _NOT_COMPARED.fullmatch(k)}
     settings = settings or {"run": folder.name}  # without its settings a run is like no other
     curves, advantages = curves_of(index, groups), histogram_of(index, groups)
-    return Run(folder.name, folder.method, settings, curves, advantages, folder.held_out)
+    seed = (str(folder.config.get("seed", _SEED)), str(folder.config.get("data_seed")))
+    return Run(folder.name, folder.method, seed, settings, curves, advantages, folder.held_out)
 
 
 def lines_of(runs: Sequence[Run]) -> list[Line]:
-    """The runs pooled over seeds: those that agree in all settings but the seed and where and how they log."""
+    """The runs pooled over seeds: those that agree in all settings but the seed and where and how they log.
+
+    ValueError where one seed is there twice: a copy would make an interval over seeds that says nothing.
+    """
     pools: list[list[Run]] = []
     for run in runs:
-        pool = next((pool for pool in pools if pool[0].settings == run.settings), None)
+        alike = (pool for pool in pools if pool[0].settings == run.settings and set(run.settings) != {"run"})
+        pool = next(alike, None)
+        twin = next((other for other in pool or [] if other.seed == run.seed), None)
+        if twin is not None:
+            raise ValueError(
+                f"{twin.name} and {run.name} are runs of one seed ({run.seed[0]}) and the same settings: it counts "
+                "once, leave one out"
+            )
         if pool is None:
             pools.append([run])
         else:
@@ -259,7 +273,7 @@ def _advantages(lines: Sequence[Line]):
                 shares,
                 histogram.edges,
                 color=_colour(i),
-                linestyle=STYLES[i % 4],
+                linestyle=_style(i),
                 linewidth=1.6,
                 label=f"{name} ({histogram.counts[name]:,} steps)",
             )
@@ -274,8 +288,13 @@ def _colour(i: int) -> str:
     return COLOURS[i % len(COLOURS)]
 
 
+def _style(i: int) -> str:
+    """Lines that share a colour differ in style: 32 in all are told apart."""
+    return STYLES[(i + i // len(COLOURS)) % len(STYLES)]
+
+
 def _plot(ax, line: Line, name: str, i: int) -> None:
-    style = {"color": _colour(i), "linestyle": STYLES[i // len(COLOURS) % 4 if len(COLOURS) <= i else i % 4]}
+    style = {"color": _colour(i), "linestyle": _style(i)}
     values = line.values[name]
     marker = "o" if len(line.update) == 1 else None
     ax.plot(line.update, values, linewidth=1.8, marker=marker, label=_text(line.label), **style)

@@ -17,7 +17,8 @@ from progpo_trl import atomic
 from progpo_trl.checkpoint_files import generation_updates
 from progpo_trl.episodes import Episode
 from progpo_trl.metrics import episode_metrics, wilson
-from progpo_trl.settings import versions
+from progpo_trl.secret_values import without_secret_words
+from progpo_trl.settings import versions, without_secrets
 
 
 class RunSummary:
@@ -26,6 +27,7 @@ class RunSummary:
     def __init__(self, trainer, script, argv: Sequence[str], checkpoint: str | None = None):
         self.trainer, self.script, self.argv, self.checkpoint = trainer, script, list(argv), checkpoint
         self.facts: dict[str, Any] = {}
+        self._tell_trainer()
 
     def announce(self) -> None:
         """Say how many tasks there are and what was left out of the data."""
@@ -39,15 +41,16 @@ class RunSummary:
     def evaluate_before(self) -> None:
         """`evaluate("before")`, or what it found when the run that is resumed began. All processes take part."""
         asked = {name: value for name, value in self.script.asked.items() if name != "resume_from_checkpoint"}
-        asked = json.loads(json.dumps(asked, default=str))
+        asked = _as_kept(asked)
         # The main process reads for all, or some would evaluate and wait for the others.
         (known,) = broadcast_object_list([_known_before(self.checkpoint)])
-        if known.get("asked") == asked:
+        if _as_kept(known.get("asked")) == asked:
             self.facts |= known["facts"]
             self.trainer.accelerator.print("before training: evaluated when the run began")
         else:
             self.evaluate("before")
         self.trainer.carry["before"] = {"asked": asked, "facts": dict(self.facts)}
+        self._tell_trainer()
 
     def evaluate(self, when: str) -> None:
         """Play the panel at eval_temperature and greedily; `when` is "before" or "after". All processes take part."""
@@ -62,6 +65,7 @@ class RunSummary:
                 f"{when} training, {_sampling(temperature)}: success {rate.rate:.1%} "
                 f"[{rate.low:.1%}, {rate.high:.1%}] on {rate.n} held-out games"
             )
+        self._tell_trainer()
 
     def trained(self) -> None:
         """Record the cost of training, its part before a resumed checkpoint included; called when it is over."""
@@ -76,13 +80,14 @@ class RunSummary:
             "generations": generations,
             "episodes": generations * args.generation_batch_size,
         }
+        self._tell_trainer()
 
-    def write(self, output: Path) -> None:
-        """Write summary.json and learning_curve.png, and tell the reader where to look. Main process only."""
+    def _known(self) -> dict[str, Any]:
+        """What is known so far, and what the run was asked for, without secrets."""
         args = self.trainer.args
-        summary = {
+        return {
             **self.facts,
-            "environment": self.script.environment,
+            "environment": without_secrets(self.script.environment),
             "data": self.trainer.tasks.data_summary(),
             "advantage": self.script.advantage,
             "progress_fallback": self.script.progress_fallback,
@@ -93,7 +98,17 @@ class RunSummary:
                 "temperature": args.eval_temperature,
                 "sampling_seed": args.eval_seed,
             },
-            "command": ["progpo", "train", *self.argv],
+        }
+
+    def _tell_trainer(self) -> None:
+        """The model card says it, too."""
+        self.trainer.run_facts = self._known()
+
+    def write(self, output: Path) -> None:
+        """Write summary.json and learning_curve.png, and tell the reader where to look. Main process only."""
+        summary = {
+            **self._known(),
+            "command": ["progpo", "train", *without_secret_words(self.argv)],
             "versions": versions(),
             "machine": {
                 "cpus": os.cpu_count(),
@@ -107,6 +122,7 @@ class RunSummary:
             },
         }
         atomic.write_text(output / "summary.json", json.dumps(summary, indent=2, default=str) + "\n")
+        self.trainer.create_model_card()  # with what was measured since the model was saved
         self._plot(output / "learning_curve.png")
         self._tell(output)
 
@@ -156,6 +172,11 @@ def by_task_type(episodes: Sequence[Episode]) -> dict[str, dict[str, float]]:
 def _success(episodes: Sequence[Episode]):
     kept = [e for e in episodes if not e.dropped]
     return wilson(sum(e.success for e in kept), len(kept))
+
+
+def _as_kept(asked: Any) -> Any:
+    """Settings as a checkpoint keeps them: JSON, without secrets."""
+    return json.loads(json.dumps(without_secrets(asked), default=str))
 
 
 def _gpus() -> list[str]:

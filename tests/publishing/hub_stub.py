@@ -102,6 +102,8 @@ class HubStub:
                     self.files[value["path"]] = base64.b64decode(value["content"])
                 elif line["key"] == "lfsFile":
                     self.files[value["path"]] = self.stored[value["oid"]]
+                elif line["key"] == "deletedFile":
+                    del self.files[value["path"]]
                 else:
                     self.commits.append(value["summary"])
             return 200, {"commitUrl": f"{self.url}/alice/agent/commit/1", "commitOid": "1" * 40, "hookOutput": ""}

@@ -22,6 +22,24 @@ def test_one_commit_with_every_file(hub, folder):
     assert f"Bearer {hub.TOKEN}" in hub.tokens
 
 
+def test_an_upload_removes_what_an_earlier_one_left_and_nothing_else(hub, folder):
+    notes = {".gitattributes", "NOTES.md", "evaluation-notes.json", "model-card.safetensors", "images/config.json"}
+    hub.files |= dict.fromkeys(notes, b"mine")
+    first = {"adapter_config.json", "evaluation.json", "evaluation-2.json", "prompt.jinja", "tokenizer.json"}
+    for name in first:
+        (folder / name).write_text("{}")
+    upload(folder, "alice/agent")
+    assert set(hub.files) == {path.name for path in folder.iterdir()} | notes
+    # the same agent again: a whole model in two parts, with one evaluation
+    for name in ("adapter_config.json", "adapter_model.safetensors", "evaluation-2.json", "prompt.jinja"):
+        (folder / name).unlink()
+    for name in ("config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
+        (folder / name).write_bytes(b"{}")
+    upload(folder, "alice/agent")
+    assert hub.files == {path.name: path.read_bytes() for path in folder.iterdir()} | dict.fromkeys(notes, b"mine")
+    assert len(hub.commits) == 2
+
+
 @pytest.mark.parametrize(
     ("path", "status", "said"),
     [

@@ -13,6 +13,7 @@ import yaml
 from huggingface_hub import ModelCard, metadata_load
 
 from progpo_trl.cli import main
+from progpo_trl.evaluation.results import percent
 from progpo_trl.publishing.errors import PublishError
 from progpo_trl.publishing.folder import prepare
 from progpo_trl.publishing.local import scan
@@ -93,6 +94,9 @@ def test_the_card_states_what_the_evaluation_measured(kind, published):
     assert evaluation["panels"][0]["data_sha256"][:12] in text
     command = re.search(r"^progpo evaluate alice/.*$", text, re.M)[0]
     assert shlex.split(command)[-2:] == ["--temperatures", "0"]
+    command = re.search(rf"^progpo evaluate --model {kind} .*$", text, re.M)[0]
+    again = ["--split", "valid_unseen", "--temperatures", "0", "--seeds", "0", "--tasks", "6"]
+    assert shlex.split(command)[4:] == again
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -205,9 +209,31 @@ def test_a_checkpoint_is_published_with_the_evaluation_that_is_not_its_own(runs,
     assert any("of other weights" in warning for warning in prepared.warnings)
 
 
+def test_the_folder_of_a_checkpoint_is_written_beside_it(runs, monkeypatch):
+    checkpoint = runs / "lora" / "checkpoint-1"
+    before = sorted(checkpoint.iterdir())
+    assert main(["publish", str(checkpoint), "--dry-run"]) == 0
+    assert (runs / "lora" / "publish-checkpoint-1" / "README.md").is_file()
+    monkeypatch.chdir(checkpoint)
+    assert main(["publish", ".", "--dry-run"]) == 0
+    assert sorted(checkpoint.iterdir()) == before
+
+
 def copy_of(run: Path, to: Path) -> Path:
     shutil.copytree(run, to, ignore=shutil.ignore_patterns("evaluation", "publish", "checkpoint-*", "*.png"))
     return to
+
+
+@pytest.mark.parametrize(("kind", "name"), [("full", "qwen2"), ("lora", "LORA"), ("lora", "full")])
+def test_a_run_may_be_called_as_a_value_in_its_files(kind, name, runs, published, tmp_path, monkeypatch):
+    copy_of(runs / kind, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    assert main(["publish", name, "--repo", "me/agent", "--dry-run"]) == 0
+    for path in (published / kind).iterdir():
+        if path.name not in ("README.md", "config.yaml", "evaluation.json"):
+            assert (tmp_path / name / "publish" / path.name).read_bytes() == path.read_bytes(), path.name
+    ours, theirs = (yaml.safe_load((f / "config.yaml").read_text()) for f in (published / kind, Path(name, "publish")))
+    assert theirs == ours | {"output_dir": "runs/agent"}
 
 
 def test_without_an_evaluation_the_card_says_so(runs, tmp_path):
@@ -248,6 +274,7 @@ def test_the_recipe_loses_what_is_the_authors(runs, tmp_path):
     settings = yaml.safe_load((run / "config.yaml").read_text())
     settings |= {"prompt_template": str(template), "push_to_hub": True, "hub_model_id": "alice/secret"}
     settings |= {"hub_token": "hf_" + "a" * 34, "deepspeed": "/home/alice/ds.json", "run_name": "alice-7"}
+    settings |= {"system_prompt": "/no_think Play well."}
     settings["environment"] |= {"name": "alfworld", "games": "/data/alice/alfworld"}
     (run / "config.yaml").write_text(yaml.safe_dump(settings))
     prepared = prepare(run, tmp_path / "out", repo="alice/agent")
@@ -256,6 +283,7 @@ def test_the_recipe_loses_what_is_the_authors(runs, tmp_path):
     assert public["prompt_template"] == "prompt.jinja"
     assert "prompt.jinja" in prepared.files
     assert public["output_dir"] == "runs/agent"
+    assert public["system_prompt"] == "/no_think Play well."
     assert "games" not in public["environment"]
     assert not {"push_to_hub", "hub_model_id", "hub_token", "deepspeed", "run_name"} & set(public)
     assert "alice" not in text
@@ -333,6 +361,7 @@ def test_what_cannot_be_published(runs, tmp_path, capsys):
     (run / "config.yaml").unlink()
     assert "--config FILE" in said(run, "--dry-run")
     assert (tmp_path / "home" / "thesis.tex").read_text() == "x"
+    assert "the Hub knows no such id" in said(run, "--dry-run", "--license", "My Own License (c)")
 
 
 def test_the_command_uploads_the_folder(hub, runs, tmp_path, capsys):
@@ -367,6 +396,82 @@ def test_a_training_that_pushes_gives_no_more_away(broken, hub, tmp_path, capsys
     assert not list((tmp_path / "run").glob(".publish*"))
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A run with checkpoints that was measured before and after its training, started with tokens."""
+    run = tmp_path_factory.mktemp("measured") / "run"
+    words = ["train", "--config", "quickstart", *SHORT, "--evaluate_around_training", "true", "--output_dir", str(run)]
+    words += ["--save_every_generations", "1", f"--hub_token={HUB_TOKEN}", "--learning_rate", "0.001"]
+    assert main([*words, "--model_init_kwargs", f"{{token: {HUB_TOKEN}, low_cpu_mem_usage: true}}"]) == 0
+    return run
+
+
+HUB_TOKEN = "hf_" + "Zz9" * 11
+
+
+def test_a_token_is_in_no_file_of_a_run(measured):
+    import torch
+
+    for path in measured.rglob("*"):
+        assert not path.is_file() or HUB_TOKEN.encode() not in path.read_bytes(), path
+    assert "--hub_token=***" in json.loads((measured / "summary.json").read_text())["command"]
+    for folder in (measured, measured / "checkpoint-1"):
+        args = torch.load(folder / "training_args.bin", weights_only=False)
+        assert (args.hub_token, args.learning_rate, args.output_dir) == (None, 0.001, str(measured))
+        assert "token" not in args.model_init_kwargs
+        assert args.model_init_kwargs["low_cpu_mem_usage"] is True
+
+
+def test_the_cards_of_a_run_state_what_it_measured(measured, tmp_path):
+    summary = json.loads((measured / "summary.json").read_text())
+    prepare(measured, tmp_path / "out")
+    for folder in (measured, tmp_path / "out"):
+        text = (folder / "README.md").read_text()
+        assert "Before and after training, the same 6 games of valid_unseen" in text
+        for how, key in (("temperature 1", "success"), ("greedy", "greedy")):
+            ends = [
+                f"{percent(rate['rate'])} ({percent(rate['low'])} to {percent(rate['high'])})"
+                for rate in (summary[f"{key}_before"], summary[f"{key}_after"])
+            ]
+            assert f"| {how} | **all** | {ends[0]} | {ends[1]} |" in text
+        assert "nothing is known of how well it plays" not in text
+        assert "Only 6 games of valid" in text
+        assert "level: easy" in text
+        assert "lambda_aux: 0.3" in text
+        assert "Not evaluated." not in text
+    # a checkpoint has other weights
+    assert "nothing is known of how well" in "\n".join(prepare(measured / "checkpoint-1", tmp_path / "one").warnings)
+    (measured / "summary.json").rename(tmp_path / "summary.json")
+    assert "nothing is known of how well" in "\n".join(prepare(measured, tmp_path / "none").warnings)
+
+
+def test_the_command_of_the_card_measures_the_same_games(runs, tmp_path, monkeypatch):
+    words = ["--temperatures", "0", "--tasks=3", "--environment.level=hard", "--max-turns=5"]
+    assert main(["evaluate", str(runs / "full"), *words, "--out", str(tmp_path / "first")]) == 0
+    prepare(runs / "full", tmp_path / "agent", evaluation_files=[tmp_path / "first" / "evaluation.json"])
+    command = re.search(r"^progpo (evaluate --model .*)$", (tmp_path / "agent" / "README.md").read_text(), re.M)[1]
+    monkeypatch.chdir(tmp_path)
+    shutil.move("agent", shlex.split(command)[2])
+    assert main([*shlex.split(command), "--out", "second"]) == 0
+    first, second = (json.loads(Path(name, "evaluation.json").read_text()) for name in ("first", "second"))
+    for part in ("games", "panels", "conditions"):
+        assert second[part] == first[part]
+    assert len(first["games"]) == 3
+    assert first["conditions"]["max_turns"] == 5
+
+
+def test_an_evaluations_command_is_published_without_its_secrets(runs, tmp_path):
+    content = json.loads((runs / "full" / "evaluation" / "evaluation.json").read_text())
+    content["command"] += ["--environment.api_key", "swordfish"]
+    path = tmp_path / "evaluation.json"
+    path.write_text(json.dumps(content))
+    prepare(runs / "full", tmp_path / "out", evaluation_files=[path])
+    for name in ("evaluation.json", "README.md"):
+        text = (tmp_path / "out" / name).read_text()
+        assert "swordfish" not in text
+        assert "--environment.api_key" in text
+
+
 def test_the_run_has_our_card(runs):
     for kind in KINDS:
         card = ModelCard.load(runs / kind / "README.md")
@@ -374,4 +479,5 @@ def test_the_run_has_our_card(runs):
         assert "None" not in card.text
         assert str(runs) not in card.text
         assert "ProGPO" in card.text
+        assert "level: easy" in card.text
         assert "2607.22724" in card.text

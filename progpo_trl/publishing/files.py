@@ -1,0 +1,33 @@
+"""The kinds of files that a published folder is made of."""
+
+from __future__ import annotations
+
+import re
+
+from progpo_trl.evaluation.policy_files import ADAPTER_CONFIG
+
+CARD, RECIPE, PROMPT = "README.md", "config.yaml", "prompt.jinja"
+TOKENIZER = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "chat_template.jinja"),
+)
+ADAPTER = (ADAPTER_CONFIG, "adapter_model.safetensors", "adapter_model.bin")
+MODEL = (
+    *("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json"),
+    *("pytorch_model*.bin", "pytorch_model.bin.index.json"),
+)
+WEIGHTS = (".safetensors", ".bin")
+_NAMES = {CARD, RECIPE, PROMPT, *(name for name in (*TOKENIZER, *ADAPTER, *MODEL) if "*" not in name)}
+_NUMBERED = re.compile(
+    r"evaluation(?:-\d+)?\.json|model(?:-\d+-of-\d+)?\.safetensors|pytorch_model(?:-\d+-of-\d+)?\.bin"
+)
+
+
+def is_ours(name: str) -> bool:
+    """Whether a path in a repository or a folder is one that publishing writes, of any run."""
+    return name in _NAMES or _NUMBERED.fullmatch(name) is not None
+
+
+def evaluation_name(i: int) -> str:
+    """The name of the i-th evaluation, from 0."""
+    return "evaluation.json" if i == 0 else f"evaluation-{i + 1}.json"

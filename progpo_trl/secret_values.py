@@ -1,0 +1,85 @@
+"""What must be shown to nobody: patterns of keys and tokens, names of settings that hold them, command lines without
+them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from progpo_trl.settings import without_secrets
+
+MASK = "***"
+# Names after which a value is one, in any spelling: api_key, api-key, API_KEY and the end of OPENAI_API_KEY.
+_NAMED = (
+    r"(?<![a-z0-9])(?:api[_-]?key|access[_-]?(?:token|key)|auth[_-]?token|hub[_-]?token|hf[_-]?token|password|passwd"
+    r"|private[_-]?key|secret(?:[_-](?:access[_-])?key)?)"
+)
+SECRETS = {
+    "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
+    "a W&B key": re.compile(
+        r"\bwandb_v\d_[A-Za-z0-9_-]{20,}|(?i:wandb|api.?key|token|secret)\W{1,20}[0-9a-f]{40}(?![0-9a-f])"
+    ),
+    "a key of an API": re.compile(
+        r"\b(?:sk-[A-Za-z0-9_-]{20,}|gh[opsu]_[A-Za-z0-9]{30,}|github_pat_\w{20,}|glpat-[A-Za-z0-9_-]{20,}"
+        r"|xox[abeoprs]-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA)[0-9A-Z]{16}\b|AIza[A-Za-z0-9_-]{30,})"
+    ),
+    "a signed token (JWT)": re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),
+    "a login in a header": re.compile(
+        r"(?i)\bauthorization\b[\"']?\s*[:=]\s*[\"']?"
+        r"(?:(?:bearer|basic|token)\s+[\w.~+/=-]{8,}|(?=[\w.~+/=-]*\d)[\w.~+/=-]{12,})"
+        r"|\bbearer\s+(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}"
+    ),
+    "a login in an address": re.compile(r"\b[A-Za-z][\w+.-]*://[^/\s:@]+:[^/\s@]+@"),
+    "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
+    # As a setting (`api_key: x`), in JSON, and as an option, with its value in the next word or the next item.
+    "something that is named a secret": re.compile(
+        rf"(?i){_NAMED}[\"']?\s*[:=]\s*[\"']?[\w.+/=-]{{12,}}"
+        rf"|--[\w.-]*{_NAMED}(?:[\"']\s*,)?[\s-]*[\s=][\"']?[\w.+/=-]{{12,}}"
+    ),
+}  # fmt: skip
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a setting, or an option of a section, of this name holds a secret; such are in no config.yaml."""
+    plain = name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
+    return not without_secrets({plain: None}) or re.search(f"{_NAMED}$", plain) is not None
+
+
+def without_secret_words(words: Sequence[Any]) -> list[str]:
+    """A command line with `***` for the values of secret options, and for what looks like a key anywhere in it."""
+    shown, hide = [], False
+    for word in map(str, words):
+        if not word.startswith("--"):
+            shown.append(MASK if hide else _masked(word))
+            continue
+        name, equals, value = word.partition("=")
+        hide = is_secret_name(name)
+        shown.append(name + equals + (MASK if hide and equals else _masked(value)))
+    return shown
+
+
+def _masked(text: str) -> str:
+    """One value: where it is a mapping or a list, what is secret inside."""
+    if text.lstrip().startswith(("{", "[")):
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            value = None
+        masked = _masked_inside(value)
+        if masked != value:
+            return json.dumps(masked, default=str)
+    for pattern in SECRETS.values():
+        text = pattern.sub(MASK, text)
+    return text
+
+
+def _masked_inside(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: MASK if is_secret_name(str(key)) else _masked_inside(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_masked_inside(item) for item in value]
+    return _masked(value) if isinstance(value, str) else value
