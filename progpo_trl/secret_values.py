@@ -10,9 +10,8 @@ from typing import Any
 
 import yaml
 
-from progpo_trl.settings import without_secrets
-
 MASK = "***"
+_SETTING = re.compile(r"(^|_)(api_key|password|secret|hub_token|hf_token|access_token|auth_token)$|^token$")
 # Names after which a value is one, in any spelling: api_key, api-key, API_KEY and the end of OPENAI_API_KEY.
 _NAMED = (
     r"(?<![a-z0-9])(?:api[_-]?key|access[_-]?(?:token|key)|auth[_-]?token|hub[_-]?token|hf[_-]?token|password|passwd"
@@ -46,7 +45,7 @@ SECRETS = {
 def is_secret_name(name: str) -> bool:
     """Whether a setting, or an option of a section, of this name holds a secret; such are in no config.yaml."""
     plain = name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
-    return not without_secrets({plain: None}) or re.search(f"{_NAMED}$", plain) is not None
+    return bool(_SETTING.search(plain) or re.search(f"{_NAMED}$", plain))
 
 
 def without_secret_words(words: Sequence[Any]) -> list[str]:

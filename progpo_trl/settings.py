@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import yaml
 
 from progpo_trl import atomic
+from progpo_trl.secret_values import is_secret_name
 from progpo_trl.settings_sections import (
     DEFAULT_ESTIMATOR,
     SECTIONS,
@@ -60,8 +61,6 @@ _HINTS = {
     "reward_funcs": "reward functions are Python: pass reward_funcs= to MultiTurnGRPOTrainer in a script of your own",
     "config": "give --config once",
 }
-
-_SECRET = re.compile(r"(^|_)(api_key|password|secret|hub_token|hf_token|access_token|auth_token)$|^token$")
 
 
 @dataclass
@@ -317,7 +316,7 @@ def versions() -> dict[str, str]:
 
 def without_secrets(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: without_secrets(item) for key, item in value.items() if not _SECRET.search(str(key))}
+        return {key: without_secrets(item) for key, item in value.items() if not is_secret_name(str(key))}
     if isinstance(value, (list, tuple)):
         return [without_secrets(item) for item in value]
     return str(value) if isinstance(value, Path) else value

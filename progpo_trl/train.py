@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from progpo_trl.checkpoint_files import CheckpointNotSaved, generation_updates, newest_complete
 from progpo_trl.faults import TrainingStopped
 from progpo_trl.publishing.errors import PublishError
+from progpo_trl.secret_values import without_secret_words
 from progpo_trl.settings import ScriptArguments, SettingsError, dump, parse
 from progpo_trl.settings_resume import RESUME, resume_checkpoint
 from progpo_trl.settings_values import nearest, one_line
@@ -278,7 +279,7 @@ def _again(argv: Sequence[str]) -> str:
         elif not (skip and not word.startswith("--")):
             words.append(word)
             skip = False
-    return shlex.join(["progpo", "train", *words, *RESUME])
+    return shlex.join(["progpo", "train", *without_secret_words(words), *RESUME])
 
 
 if __name__ == "__main__":
