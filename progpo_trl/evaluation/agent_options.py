@@ -148,13 +148,15 @@ def policy(
     extra = {"revision": model_args.model_revision, "attn_implementation": model_args.attn_implementation}
     # False and not None, at which transformers would ask on the terminal.
     extra |= {"trust_remote_code": config.trust_remote_code}
-    extra |= {"quantization_config": get_quantization_config(model_args), **(config.model_init_kwargs or {})}
+    loading = dict(config.model_init_kwargs or {})
+    dtype = loading.pop("dtype", None) or loading.pop("torch_dtype", None) or model_args.dtype or "float32"
+    extra |= {"quantization_config": get_quantization_config(model_args), **loading}
     precision = torch.bfloat16 if config.bf16 else torch.float16 if config.fp16 else None
     return load_policy(
         None if options.adapter and not options.model else model,
         options.adapter,
         settings=PlaySettings.from_config(config),
-        dtype=options.dtype or model_args.dtype or "float32",
+        dtype=options.dtype or str(dtype),
         device=str(device),
         batch_size=BATCH if options.batch_size is None else options.batch_size,
         autocast=precision if device.type == "cuda" and not options.dtype else None,

@@ -49,7 +49,6 @@ class ApiSettings:
     model: str
     base_url: str | None = None
     key_variable: str | None = None
-    top_p: float = 1.0
     extra: Mapping[str, Any] = field(default_factory=dict)
     timeout: float = 120.0
     retries: int = 8
@@ -61,6 +60,7 @@ class ApiSettings:
     price_out: float | None = None
     max_cost: float | None = None
     max_requests: int | None = None
+    top_p: float = 1.0
 
     def __post_init__(self):
         if self.key_variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_variable):
