@@ -149,6 +149,8 @@ def policy(
     # False and not None, at which transformers would ask on the terminal.
     extra |= {"trust_remote_code": config.trust_remote_code}
     loading = dict(config.model_init_kwargs or {})
+    if ours := sorted({"model", "adapter", "settings", "device", "batch_size", "autocast", "facts"} & set(loading)):
+        raise EvaluationError(f"model_init_kwargs: the model takes no {ours[0]!r}")
     dtype = loading.pop("dtype", None) or loading.pop("torch_dtype", None) or model_args.dtype or "float32"
     extra |= {"quantization_config": get_quantization_config(model_args), **loading}
     precision = torch.bfloat16 if config.bf16 else torch.float16 if config.fp16 else None

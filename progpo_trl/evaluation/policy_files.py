@@ -74,8 +74,8 @@ def _load_model(place: str, name: str, dtype, device: str, options: dict[str, An
     tokenizer = AutoTokenizer.from_pretrained(place, **shared)
     if tokenizer.chat_template is None:
         raise EvaluationError(f"{name}: its tokenizer has no chat template; an instruct model has one")
-    if "attn_implementation" not in options:
-        _check_attention(name, AutoConfig.from_pretrained(place, **shared))
+    asked = {key: options[key] for key in ("attn_implementation",) if key in options}
+    _check_attention(name, AutoConfig.from_pretrained(place, **shared, **asked), asked.get("attn_implementation"))
     model, found = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, output_loading_info=True, **options)
     lacking = sorted(found.get("missing_keys") or [])
     if lacking:
@@ -87,14 +87,17 @@ def _load_model(place: str, name: str, dtype, device: str, options: dict[str, An
     return (model if "quantization_config" in options else model.to(device)), tokenizer
 
 
-def _check_attention(name: str, config) -> None:
-    """A kernel is native code of another repository: a model's own files must not choose that it is run here."""
+def _check_attention(name: str, config, asked: str | None) -> None:
+    """A kernel is native code of another repository: a model's own files must not choose that it is run here.
+
+    config: as the model is loaded with it; a name in it can win over the one that was asked for.
+    """
     parts = [config, *(getattr(config, part, None) for part in config.sub_configs)]
     for kernel in (getattr(part, "_attn_implementation", None) for part in parts):
-        if kernel is not None and "/" in str(kernel):
+        if kernel not in (None, asked) and "/" in str(kernel):
             raise EvaluationError(
                 f"{name}: its config.json asks for the attention kernel {str(kernel)[:80]!r}, which is code of "
-                "another repository: say --attn_implementation sdpa, or the kernel's name if you trust it"
+                "another repository: take that out of the file, or if you trust it name it with --attn_implementation"
             )
 
 
