@@ -177,6 +177,7 @@ API = ["--agent", "prompt", "--api-model", "m"]
 def test_settings_without_a_use_are_refused_on_the_command_line(words, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    monkeypatch.setattr("progpo_trl.evaluation.run.evaluate", lambda *_, **__: pytest.fail("it is played"))
     assert main(["evaluate", "--environment", "alfworld_generated", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
