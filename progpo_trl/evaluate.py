@@ -40,17 +40,7 @@ SETTINGS = (
     *("bf16", "fp16", "use_cpu", "seed"),
 )
 _OURS = (
-    "model",
-    "adapter",
-    "config",
-    "split",
-    "temperatures",
-    "seeds",
-    "tasks",
-    "batch_size",
-    "agent",
-    "out",
-    "resume",
+    *("model", "adapter", "config", "split", "temperatures", "seeds", "tasks", "batch_size", "agent", "out", "resume"),
     *agent_options.NAMES,
 )
 _HINTS = {"temperature": "--temperatures", "seed": "--seeds", "eval_tasks": "--tasks", "output_dir": "--out"}
