@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from progpo_trl.evaluation import agent_options
+from progpo_trl.evaluation import agent_options, recipe_trust
 from progpo_trl.evaluation.baselines import NAMES as BASELINES
 from progpo_trl.evaluation.errors import EvaluationError
 from progpo_trl.settings import ScriptArguments, parse
@@ -40,17 +40,7 @@ SETTINGS = (
     *("bf16", "fp16", "use_cpu", "seed"),
 )
 _OURS = (
-    "model",
-    "adapter",
-    "config",
-    "split",
-    "temperatures",
-    "seeds",
-    "tasks",
-    "batch_size",
-    "agent",
-    "out",
-    "resume",
+    *("model", "adapter", "config", "split", "temperatures", "seeds", "tasks", "batch_size", "agent", "out", "resume"),
     *agent_options.NAMES,
 )
 _HINTS = {"temperature": "--temperatures", "seed": "--seeds", "eval_tasks": "--tasks", "output_dir": "--out"}
@@ -67,6 +57,7 @@ class Job:
     model_args: ModelArguments
     run: Path | None
     out: Path
+    note: str | None  # what of the recipe is not taken, and why
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(ours)
     agent_options.check(options)
     runs = options.run or [None]
+    if options.out is not None and not options.out.strip():
+        raise EvaluationError("--out is empty; name a folder (. is this one)")
     if len(runs) > 1 and (options.model or options.out):
         raise EvaluationError(
             "several runs are evaluated each with its own model, into its own folder: no --model, --out"
@@ -112,7 +105,7 @@ def parser() -> argparse.ArgumentParser:
             "  --max_completion_length N, --max_turns N, --system_prompt TEXT, --attn_implementation sdpa, ...\n"
             "`--environment NAME` is short for `--environment.name NAME`; `progpo train --help` explains each.\n"
             "--trust_remote_code lets a model run code of its own repository; only it and a file given with --config\n"
-            "turn that on, never the config.yaml that lies with a model.\n\n"
+            "turn that on, never the config.yaml that lies with a model; nor does that one choose kernels.\n\n"
             "  progpo evaluate runs/quickstart\n"
             "  progpo evaluate --model Qwen/Qwen2.5-1.5B-Instruct --environment alfworld \\\n"
             "      --split valid_seen --split valid_unseen --seeds 0 1 2\n"
@@ -139,7 +132,7 @@ def parser() -> argparse.ArgumentParser:
     )
     text.add_argument("--tasks", type=int, metavar="N", help="games per split, spread over the panel (default: all)")
     text.add_argument(
-        "--batch-size", "--batch_size", type=int, metavar="N", default=64, help="episodes decoded together (64)"
+        "--batch-size", "--batch_size", type=int, metavar="N", help="episodes decoded together (default: 64)"
     )
     text.add_argument(
         "--dtype",
@@ -152,7 +145,7 @@ def parser() -> argparse.ArgumentParser:
         default="policy",
         help="who plays (default: policy)",
     )
-    text.add_argument("--out", type=Path, metavar="DIR", help="default: RUN_DIR/evaluation, or evaluations/NAME")
+    text.add_argument("--out", metavar="DIR", help="default: RUN_DIR/evaluation, or evaluations/NAME")
     agent_options.add_arguments(text)
     text.add_argument("--resume", action="store_true", help="keep the games that are finished in --out")
     return text
@@ -185,8 +178,8 @@ def read_job(
 ) -> Job:
     """What is to be evaluated; raises SettingsError or EvaluationError.
 
-    trusted: whether the settings file may say `trust_remote_code` (default: when --config names it). One that came
-    with a model may not: whoever published it would decide that their code is run here.
+    trusted: whether the settings file may choose code to be run (default: when --config names it). One that came with
+    a model may not (`recipe_trust`): whoever published it would decide that their code is run here.
     """
     model = options.model or run
     if run is not None and not Path(run).is_dir():
@@ -206,14 +199,20 @@ def read_job(
         words += ["--use_cpu", "true", "--bf16", "false", "--fp16", "false"]
     if options.dtype:
         words += ["--dtype", options.dtype]
-    script, training, model_args = parse(words, prog, only=SETTINGS)
-    if not trusted and isinstance(training.model_init_kwargs, dict):
-        training.model_init_kwargs.pop("trust_remote_code", None)
+    given = recipe_trust.names(settings)
+    agent_options.check_settings(options, [name.partition(".")[0] for name in given])
+    script, training, model_args = parse(words, prog, only=SETTINGS, own=_OURS)
+    agent_options.check_context(options, given, training.context)
+    note = None if trusted else recipe_trust.take_out(training, model_args, given, str(config))
     if model is None and options.agent not in BASELINES and not options.api_model and options.adapter is None:
         model = model_args.model_name_or_path
-    out = options.out or (home / "evaluation" if home and run else Path("evaluations", _name(options, model, script)))
+    out = (
+        Path(options.out)
+        if options.out
+        else (home / "evaluation" if home and run else Path("evaluations", _name(options, model, script)))
+    )
     of_run = home if options.config is None and not (run and options.model) else None
-    return Job(options, model, script, training, model_args, of_run, out)
+    return Job(options, model, script, training, model_args, of_run, out, note)
 
 
 def _run_folder(model: str | None) -> Path | None:
@@ -248,9 +247,11 @@ def run_job(job: Job, argv: Sequence[str]) -> int:
     # What can be found out before a large model is loaded is found out before.
     check_plays(options.temperatures, options.seeds, options.tasks)
     check_folder(job.out)
-    if options.batch_size < 1:
+    if options.batch_size is not None and options.batch_size < 1:
         raise EvaluationError(f"--batch-size must be at least 1, got {options.batch_size}")
     Processes(job.config.use_cpu)  # the process group and its devices, before a model takes one
+    if job.note:
+        _print(f"progpo evaluate: {job.note}", sys.stderr)
     tasks = load_tasks(job.script)
     splits = options.split or [job.script.environment["eval_split"] or tasks.eval_split]
     for split in splits:
@@ -305,7 +306,7 @@ def load_agent(job: Job, tasks: TaskSet) -> Agent:
     """The agent that the options ask for."""
     options = job.options
     if options.agent in agent_options.STYLES and options.api_model:
-        return agent_options.prompted_agent(options, agent_options.api_model(options, job.out), job.config)
+        return agent_options.prompted_agent(options, agent_options.api_model(options, job.out, job.config), job.config)
     if options.agent in BASELINES:
         from progpo_trl.evaluation.baselines import baseline
 

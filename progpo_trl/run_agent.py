@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
             "Settings of the recipe can be overridden by their names, such as --environment.games DIR or\n"
             "--environment.level hard. With HF_HUB_OFFLINE=1 only what is in the cache is used.\n"
             "--trust_remote_code lets a model that needs it run code of its own repository; the recipe that comes\n"
-            "with an agent cannot turn it on.\n\n"
+            "with an agent cannot turn it on, nor choose kernels.\n\n"
             "  progpo run USER/NAME\n"
             "  progpo run runs/quickstart --task easy/valid_unseen/000003\n"
         ),
@@ -106,6 +106,8 @@ def load(options: argparse.Namespace, settings: Sequence[str]) -> tuple[Any, Tas
     asked.model, asked.config, asked.dtype, asked.batch_size = options.model, config, options.dtype, 1
     # A downloaded recipe must not decide that downloaded code is run.
     job = evaluate.read_job(asked, words, None, trusted=options.config is not None, prog="progpo run")
+    if job.note:
+        print(f"progpo run: {printable(job.note)}", file=sys.stderr)
     tasks = evaluate.load_tasks(job.script)
     split = options.split or job.script.environment["eval_split"] or tasks.eval_split
     try:

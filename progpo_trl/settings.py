@@ -97,12 +97,16 @@ class ScriptArguments:
 
 
 def parse(
-    argv: Sequence[str] | None = None, prog: str = "progpo train", only: Collection[str] | None = None
+    argv: Sequence[str] | None = None,
+    prog: str = "progpo train",
+    only: Collection[str] | None = None,
+    own: Collection[str] = (),
 ) -> tuple[ScriptArguments, MultiTurnGRPOConfig, ModelArguments]:
     """The dataclasses for `argv` (default: this process's arguments): `--config FILE` and overrides.
 
     only: for commands that use a part of the settings: these are taken from the file, others refused on the command
-    line. `--help` prints every setting and exits. Anything wrong raises SettingsError with a one-line message.
+    line. own: names of the command's own options, which a misspelt name may have meant. `--help` prints every setting
+    and exits. Anything wrong raises SettingsError with a one-line message.
     """
     import sys
 
@@ -117,7 +121,7 @@ def parse(
         settings = {name: setting for name, setting in settings.items() if name in only}
     for name, setting in overrides:
         if only is not None and name.partition(".")[0] not in only:
-            raise SettingsError(f"{COMMAND_LINE}: {prog} has no use for --{name}{nearest(name, only)}")
+            raise SettingsError(f"{COMMAND_LINE}: {prog} has no use for --{name}{nearest(name, [*only, *own])}")
         _override(settings, name, setting)
     return _build(settings, config)
 

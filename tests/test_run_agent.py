@@ -47,6 +47,15 @@ def test_what_cannot_be_run_is_one_line(capsys):
         assert message in line
 
 
+def test_standard_input_that_was_read_from_is_taken_as_it_is(capsys, monkeypatch, tmp_path):
+    (tmp_path / "typed").write_text("y\nq\n")
+    with open(tmp_path / "typed") as typed:
+        assert typed.readline() == "y\n"
+        monkeypatch.setattr("sys.stdin", typed)
+        show(str).screen.say("here")
+    assert capsys.readouterr().out == "here\n"
+
+
 def test_text_appears_as_soon_as_it_is_whole(capsys):
     shown = show(lambda ids: bytes(ids).decode("utf-8", "replace"))
     for byte, expected in zip("aé<".encode(), ("a", "", "é", "<"), strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from progpo_trl.evaluation.prompted import PromptedAgent, PromptSettings
     from progpo_trl.model_arguments import ModelArguments
 
+BATCH = 64  # episodes decoded together
 STYLES = ("prompt", "react", "reflexion")
 
 # Options of the styles and of the endpoint; None: not given.
@@ -30,7 +31,11 @@ _STYLE = {
 }
 _API = {
     "base_url": (str, "URL", "the endpoint, up to and with /v1 (default: $OPENAI_BASE_URL, or OpenAI's)"),
-    "api_key_env": (str, "NAME", "environment variable that holds the key (default: OPENAI_API_KEY)"),
+    "api_key_env": (
+        str,
+        "NAME",
+        "environment variable that holds the key (default: OPENAI_API_KEY, which goes out over https alone)",
+    ),
     "api_extra": (str, "JSON", "joins every request; null takes a field out: '{\"seed\": null}'"),
     "concurrency": (int, "N", "requests under way at once (default: 8)"),
     "requests_per_minute": (float, "N", "rate limit (default: none)"),
@@ -43,6 +48,16 @@ _API = {
     "max_requests": (int, "N", "stop after so many requests, failed ones too; go on with --resume"),
 }
 NAMES = ("api_model", *_STYLE, *_API)
+
+# Settings of a training, by what has a use for them; those in none of these mean something to every agent.
+_LOADING = (
+    *("model_name_or_path", "model_revision", "trust_remote_code", "attn_implementation", "model_init_kwargs"),
+    *("load_in_8bit", "load_in_4bit", "bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_quant_storage"),
+    *("bf16", "fp16"),
+)
+_SAMPLING = ("top_k", "min_p", "repetition_penalty", "generation_kwargs", "chat_template_kwargs")
+_WINDOW = ("context", "history", "prompt_template")
+_ASKING = ("system_prompt", "max_completion_length", "top_p")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +94,41 @@ def check(options: argparse.Namespace) -> None:
         raise EvaluationError("--api-model names the model: leave out --model, --adapter and RUN_DIR")
 
 
+def check_settings(options: argparse.Namespace, given: Collection[str]) -> None:
+    """Refuse settings on the command line that the chosen agent has no use for.
+
+    given: their names. Settings of a file are taken as far as they concern the agent: it was written for another one.
+    """
+    agent, api = options.agent, options.api_model is not None
+    useless: dict[str, str] = {}
+    if agent not in ("policy", *STYLES):
+        useless = dict.fromkeys((*_LOADING, *_SAMPLING, *_WINDOW, *_ASKING, "max_context_length"), "")
+    elif api:
+        loading = dict.fromkeys((*_LOADING, "max_context_length"), "; the endpoint's server decides that")
+        useless = loading | {
+            name: f"; if the endpoint knows it, give it with --api-extra '{{\"{name}\": ...}}'" for name in _SAMPLING
+        }
+    if agent in ("react", "reflexion"):
+        useless |= {
+            "context": "; its prompt is a chat of all past turns",
+            "history": "; it is --agent-history",
+            "prompt_template": "; it is --agent-template",
+        }
+    weights = not api and agent in ("policy", *STYLES)
+    options_given = [] if weights else [n for n in ("batch_size", "dtype") if getattr(options, n) is not None]
+    for name in (*options_given, *given):
+        if name in (*options_given, *useless):
+            shown = "batch-size" if name == "batch_size" else name
+            hint = "; it is --concurrency" if api and name == "batch_size" else useless.get(name, "")
+            raise EvaluationError(f"--agent {agent}{' --api-model' if api else ''} has no use for --{shown}{hint}")
+
+
+def check_context(options: argparse.Namespace, given: Collection[str], context: str) -> None:
+    """Refuse a --history that the context (of the command line or the file) does not look at."""
+    if "history" in given and context == "full" and options.agent in ("policy", "prompt"):
+        raise EvaluationError("--history has no use in full context, which is all past turns; say --context window")
+
+
 def policy(
     options: argparse.Namespace,
     model: str | None,
@@ -98,15 +148,19 @@ def policy(
     extra = {"revision": model_args.model_revision, "attn_implementation": model_args.attn_implementation}
     # False and not None, at which transformers would ask on the terminal.
     extra |= {"trust_remote_code": config.trust_remote_code}
-    extra |= {"quantization_config": get_quantization_config(model_args), **(config.model_init_kwargs or {})}
+    loading = dict(config.model_init_kwargs or {})
+    if ours := sorted({"model", "adapter", "settings", "device", "batch_size", "autocast", "facts"} & set(loading)):
+        raise EvaluationError(f"model_init_kwargs: the model takes no {ours[0]!r}")
+    dtype = loading.pop("dtype", None) or loading.pop("torch_dtype", None) or model_args.dtype or "float32"
+    extra |= {"quantization_config": get_quantization_config(model_args), **loading}
     precision = torch.bfloat16 if config.bf16 else torch.float16 if config.fp16 else None
     return load_policy(
         None if options.adapter and not options.model else model,
         options.adapter,
         settings=PlaySettings.from_config(config),
-        dtype=options.dtype or model_args.dtype or "float32",
+        dtype=options.dtype or str(dtype),
         device=str(device),
-        batch_size=options.batch_size,
+        batch_size=BATCH if options.batch_size is None else options.batch_size,
         autocast=precision if device.type == "cuda" and not options.dtype else None,
         facts={} if run is None else {"run": str(run), "training_seed": config.seed},
         **{name: value for name, value in extra.items() if value is not None},
@@ -127,8 +181,8 @@ def prompt_settings(options: argparse.Namespace, config: MultiTurnGRPOConfig) ->
     )
 
 
-def api_model(options: argparse.Namespace, out: Path) -> ChatModel:
-    """The endpoint's model that the options ask for; its paid answers are kept in `out`."""
+def api_model(options: argparse.Namespace, out: Path, config: MultiTurnGRPOConfig) -> ChatModel:
+    """The endpoint's model that the options ask for; its paid answers are kept in `out`. config: of a training."""
     from progpo_trl.evaluation.api import ApiModel, ApiSettings
     from progpo_trl.evaluation.call_log import CALLS, CallLog
 
@@ -136,7 +190,7 @@ def api_model(options: argparse.Namespace, out: Path) -> ChatModel:
     given = {names.get(n, n): getattr(options, n) for n in _API if getattr(options, n) is not None}
     if "api_extra" in given:
         given["extra"] = _extra(given.pop("api_extra"))
-    return ApiModel(ApiSettings(options.api_model, **given), CallLog(out / CALLS))
+    return ApiModel(ApiSettings(options.api_model, top_p=config.top_p, **given), CallLog(out / CALLS))
 
 
 def _extra(text: str) -> Mapping[str, Any]:

@@ -7,34 +7,30 @@ shared by all threads and survive a kill.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import logging
-import os
 import random
 import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from progpo_trl.environments.base import TaskSet
-from progpo_trl.evaluation.api_answers import Failure, read_answer, read_error
-from progpo_trl.evaluation.api_limits import Bucket, Budget, backoff, guess_tokens, retry_after
+from progpo_trl.evaluation.api_answers import Failure
+from progpo_trl.evaluation.api_client import Client, check_url
+from progpo_trl.evaluation.api_limits import Bucket, Budget, backoff, guess_tokens
 from progpo_trl.evaluation.call_log import CallLog
 from progpo_trl.evaluation.chat import Call, CallFailed, ChatModel, Completion, ContextTooLong, Message, Stopped
 from progpo_trl.evaluation.errors import EvaluationError
 
 logger = logging.getLogger(__name__)
 
-KEY_VARIABLE = "OPENAI_API_KEY"
-# An answer of this size is no answer of a chat model; it is not read to its end.
-MAX_BYTES = 2**25
 # Who asks for a longer wait means "tomorrow": the evaluation stops and is resumed then.
 LONGEST_WAIT = 600.0
+# What the evaluation itself sets in every request, and keeps with the results by its own names.
+_OURS = {"temperature": "--temperatures", "seed": "--seeds", "max_tokens": "--max_completion_length"}
 # After so many calls in a row that failed for good, the endpoint is down: no more games are lost to it.
 FAILED_IN_A_ROW = 5
 
@@ -44,14 +40,15 @@ class ApiSettings:
     """How an endpoint is asked.
 
     model: as the endpoint names it; base_url: up to and with /v1 (None: $OPENAI_BASE_URL, or OpenAI's); key_variable:
-    the environment variable that holds the key. extra: joins the request's body; a value of None takes a field out
-    (`{"seed": None}` for endpoints that refuse it). timeout: seconds for a whole answer. retries: per call, after the
-    first try. Rates are per minute; prices per million tokens.
+    the environment variable that holds the key (None: OPENAI_API_KEY, sent over https alone). top_p: sent when it is
+    not 1. extra: joins the request's body; a value of None takes a field out (`{"seed": None}` for endpoints that
+    refuse it). timeout: seconds for a whole answer. retries: per call, after the first try. Rates are per minute;
+    prices per million tokens.
     """
 
     model: str
     base_url: str | None = None
-    key_variable: str = KEY_VARIABLE
+    key_variable: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     timeout: float = 120.0
     retries: int = 8
@@ -63,12 +60,21 @@ class ApiSettings:
     price_out: float | None = None
     max_cost: float | None = None
     max_requests: int | None = None
+    top_p: float = 1.0
 
     def __post_init__(self):
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_variable):
+        if self.key_variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_variable):
             raise EvaluationError("the key's environment variable is to be named, not the key itself given")
         if self.base_url is not None:
-            _check_url(self.base_url)
+            check_url(self.base_url)
+        for name, option in _OURS.items():
+            if self.extra.get(name) is not None:
+                # The results would be filed under a value that no request had.
+                raise EvaluationError(f"--api-extra can only take {name} out (null); its value is {option}")
+        if not 0 < self.top_p <= 1:
+            raise EvaluationError(f"top_p must be more than 0 and at most 1, got {self.top_p:g}")
+        if self.top_p != 1 and self.extra.get("top_p") is not None:
+            raise EvaluationError("top_p is given twice, as --top_p and in --api-extra")
         if (self.price_in is None) != (self.price_out is None):
             raise EvaluationError("give both prices, of tokens in and of tokens out, or none")
         if self.max_cost is not None and self.price_in is None:
@@ -95,7 +101,8 @@ class ApiModel(ChatModel):
         self.concurrency = settings.concurrency
         extra = settings.extra
         self.samples = not ("temperature" in extra and extra["temperature"] is None)
-        self._client, self._host, self._secret = self._connect()
+        self._client = Client(settings.base_url, settings.key_variable, settings.timeout)
+        self._host = self._client.host
         self._requests, self._tokens = Bucket(settings.requests_per_minute), Bucket(settings.tokens_per_minute)
         self._budget = Budget(
             settings.max_requests, settings.max_cost, settings.price_in or 0.0, settings.price_out or 0.0
@@ -105,36 +112,11 @@ class ApiModel(ChatModel):
         self._under_way, self._count = threading.Condition(), 0
         self._told: set[str] = set()
 
-    def _connect(self):
-        try:
-            import openai
-        except ImportError:
-            raise EvaluationError(
-                "asking an endpoint needs the openai client: pip install 'progpo_trl[agents]'"
-            ) from None
-        settings = self.settings
-        key = os.environ.get(settings.key_variable, "").strip()
-        url = settings.base_url or os.environ.get("OPENAI_BASE_URL") or None
-        if url is not None:
-            _check_url(url)
-        if not key and url is None:
-            raise EvaluationError(f"no key: set the environment variable {settings.key_variable}")
-        if not key.isascii() or not key.isprintable():
-            raise EvaluationError(f"the key in {settings.key_variable} has characters that no key has")
-        client = openai.OpenAI(
-            # Local servers want some key, whichever.
-            api_key=key or "none",
-            base_url=url,
-            timeout=settings.timeout,
-            max_retries=0,
-        )
-        parts = urlsplit(str(client.base_url))
-        host = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
-        return client, host, key
-
     def facts(self) -> dict[str, Any]:
         """As `ChatModel.facts`: the host alone of the address, never the key."""
-        return {"kind": "api", "model": self.settings.model, "host": self._host, "extra": dict(self.settings.extra)}
+        settings = self.settings
+        facts = {"kind": "api", "model": settings.model, "host": self._host, "extra": dict(settings.extra)}
+        return facts | ({} if settings.top_p == 1 else {"top_p": settings.top_p})
 
     def machine(self) -> dict[str, Any]:
         """As `ChatModel.machine`."""
@@ -156,6 +138,7 @@ class ApiModel(ChatModel):
         self._ending.clear()
         self._failed_in_a_row = 0
         self.log.open()
+        self.answered = self.log.answered
 
     def stop(self, *, abort: bool) -> None:
         """As `ChatModel.stop`. Nothing new is asked; what is under way is paid for, so it is waited for."""
@@ -180,10 +163,14 @@ class ApiModel(ChatModel):
         body = {"model": self.settings.model, "messages": [dict(m) for m in messages], "max_tokens": max_tokens}
         body |= {"seed": call.stream()} | ({"stop": list(stop)} if stop else {})
         body |= {} if temperature is None else {"temperature": temperature}
+        body |= {} if self.settings.top_p == 1 else {"top_p": self.settings.top_p}
         body = {name: value for name, value in {**body, **self.settings.extra}.items() if value is not None}
         text = json.dumps(body, sort_keys=True)
         request = hashlib.sha256(f"{self._host}\n{text}".encode()).hexdigest()
-        return self.log.find(call, request) or self._ask(call, request, body, guess_tokens(len(text)), max_tokens)
+        # By its other name, the endpoint's limit may be a higher one than ours.
+        other = body.get("max_completion_tokens")
+        most = max(max_tokens, other) if type(other) is int else max_tokens
+        return self.log.find(call, request) or self._ask(call, request, body, guess_tokens(len(text)), most)
 
     def _ask(self, call: Call, request: str, body: dict[str, Any], prompt: int, most: int) -> Completion:
         for tries in range(1, self.settings.retries + 2):
@@ -207,11 +194,12 @@ class ApiModel(ChatModel):
             settle = self._budget.reserve(self._used, prompt, most)
             self._count += 1
         try:
-            answer = self._send(body)
+            answer = self._client.send(body)
             if isinstance(answer, Completion):
                 return settle(lambda: self._keep(call, request, answer, prompt, most))
             self._tokens.correct(prompt + most)
-            settle(lambda: self.log.add_failure(call, request, answer.kind))
+            # Nobody tells what a failed request has cost; the limit has to hold at the worst, too.
+            settle(lambda: self.log.add_failure(call, request, answer.kind, (prompt, most) if answer.paid else (0, 0)))
             return answer
         finally:
             with self._under_way:
@@ -224,7 +212,7 @@ class ApiModel(ChatModel):
     def _keep(self, call: Call, request: str, answer: Completion, prompt: int, most: int) -> Completion:
         """Write a paid answer, and only then hand it on."""
         taken = most
-        if answer.completion_tokens is None:
+        if answer.completion_tokens is None and answer.text:
             most = min(most, guess_tokens(len(answer.text)))
         charged = (
             prompt if answer.prompt_tokens is None else answer.prompt_tokens,
@@ -251,14 +239,21 @@ class ApiModel(ChatModel):
             # Others like it were answered: this one game has something that the endpoint will not take.
             raise CallFailed(f"{self._host} rejects a request: {failure.detail}")
         hints = {
-            "key": f"the key in {self.settings.key_variable} is not accepted",
+            "key": self._key_hint(),
             "quota": "the account has nothing left to spend",
             "not_found": f"there is no model {self.settings.model!r}, or the address is wrong",
-            "rejected": "a field it does not know can be taken out with --api-extra '{\"seed\": null}'",
+            "rejected": "a field that it does not know is taken out with --api-extra '{\"seed\": null}'; how long an "
+            "answer may be is --max_completion_length",
         }
         # Some servers repeat parts of a key that they refuse.
         said = "" if failure.kind == "key" else f"{failure.detail}; "
         raise Stopped(f"{self._host}: {said}{hints[failure.kind]}")
+
+    def _key_hint(self) -> str:
+        name = self._client.key_variable
+        if self._client.kept_back:
+            return f"it wants a key, and the one in {name} goes over https alone unless you say --api-key-env {name}"
+        return f"the key in {name} is not accepted"
 
     def _pause(self, failure: Failure, tries: int) -> float:
         wait = backoff(tries, self.settings.longest_backoff, self._rng)
@@ -282,58 +277,3 @@ class ApiModel(ChatModel):
     def _wait(self, seconds: float) -> None:
         if self._ending.wait(seconds) if seconds > 0 else self._ending.is_set():
             raise Stopped("the evaluation was stopped")
-
-    def _send(self, body: dict[str, Any]) -> Completion | Failure:
-        """One request. Only the endpoint's own words come back, with the key struck out of them."""
-        import openai
-
-        ends = time.monotonic() + self.settings.timeout
-        rest = {name: value for name, value in body.items() if name not in ("model", "messages")}
-        try:
-            with self._client.chat.completions.with_streaming_response.create(
-                model=body["model"], messages=body["messages"], extra_body=rest
-            ) as response:
-                content_type = response.headers.get("content-type", "")
-                data = bytearray()
-                for block in response.iter_bytes():
-                    data += block
-                    if len(data) > MAX_BYTES:
-                        # It was paid for, whatever it says.
-                        return Completion("", truncated=True)
-                    if time.monotonic() > ends:
-                        return Failure("timeout", f"no whole answer in {self.settings.timeout:g} s")
-            found = read_answer(bytes(data), content_type)
-        except openai.APITimeoutError:
-            return Failure("timeout", f"no answer in {self.settings.timeout:g} s")
-        except openai.APIStatusError as error:
-            found = read_error(error.status_code, error.body, retry_after(error.response.headers))
-        except openai.APIConnectionError as error:
-            return Failure("connection", type(error.__cause__ or error).__name__)
-        except _transport_errors() as error:
-            kind = "timeout" if "Timeout" in type(error).__name__ else "connection"
-            return Failure(kind, type(error).__name__)
-        if isinstance(found, Failure) and self._secret and self._secret in found.detail:
-            return Failure(found.kind, found.detail.replace(self._secret, "***"), found.retry, found.after)
-        return found
-
-
-def _check_url(url: str) -> None:
-    """Addresses are kept with the results (the command), so they must hold no secret."""
-    try:
-        parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        good = False
-    if not good:
-        raise EvaluationError("the base URL must be like http://127.0.0.1:8000/v1")
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise EvaluationError("the base URL must hold no user, password or query: keys belong into the environment")
-
-
-def _transport_errors() -> tuple[type[Exception], ...]:
-    """What reading a body can raise: the errors of the HTTP library, which the client has changed once."""
-    found: list[type[Exception]] = []
-    for name in ("httpx2", "httpx"):
-        with suppress(ImportError, AttributeError):
-            found.append(importlib.import_module(name).HTTPError)
-    return tuple(found)

@@ -1,7 +1,7 @@
 """Every answer that was paid for, on the disk before it is used, so that a killed evaluation never pays twice.
 
 One JSON object a line. An answer: the call it belongs to, the SHA-256 of the request, text, token counts. A failed
-request: the same with "failed" and its kind. Keys and headers are never written.
+request: the same with "failed", its kind, and what it may have cost. Keys and headers are never written.
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ class CallLog:
             self._take(line)
             return self._answers[call, request]
 
-    def add_failure(self, call: Call, request: str, kind: str) -> None:
-        """Write that a request failed."""
+    def add_failure(self, call: Call, request: str, kind: str, charged: tuple[int, int] = (0, 0)) -> None:
+        """Write that a request failed; charged: as of `add`, for what a provider may bill all the same."""
         with self._lock:
-            line = _call_json(call, request) | {"failed": kind}
+            line = _call_json(call, request) | {"failed": kind, "charged": list(charged)}
             self._write(line)
             self._take(line)
 
@@ -125,10 +125,10 @@ class CallLog:
 
     def _take(self, line: dict[str, Any]) -> None:
         call, request = Call(**line["call"]), str(line["request"])
+        prompt, completion = line.get("charged", (0, 0)) if "failed" in line else line["charged"]
         if "failed" in line:
             self._failures.setdefault((call, request), Counter())[str(line["failed"])] += 1
         else:
-            prompt, completion = line["charged"]
             self._answers[call, request] = Completion(
                 str(line["text"]),
                 line["prompt_tokens"],
@@ -138,8 +138,8 @@ class CallLog:
                 dict(self._failures.get((call, request), {})),
                 line["served_by"],
             )
-            self.prompt_tokens += int(prompt)
-            self.completion_tokens += int(completion)
+        self.prompt_tokens += int(prompt)
+        self.completion_tokens += int(completion)
         self.requests += 1
 
 

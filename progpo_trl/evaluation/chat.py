@@ -80,6 +80,8 @@ class ChatModel(ABC):
     concurrency: int = 1
     # Whether it takes a temperature.
     samples: bool = True
+    # Whether it has answered any call; set by the players, and where answers are kept by `start`.
+    answered: bool = False
 
     @abstractmethod
     def complete(

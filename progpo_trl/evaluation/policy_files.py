@@ -67,13 +67,15 @@ def load_policy(
 
 
 def _load_model(place: str, name: str, dtype, device: str, options: dict[str, Any]):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     options = {"trust_remote_code": False, **options}  # left out, transformers would ask on the terminal
     shared = {key: options[key] for key in ("revision", "trust_remote_code") if key in options}
     tokenizer = AutoTokenizer.from_pretrained(place, **shared)
     if tokenizer.chat_template is None:
         raise EvaluationError(f"{name}: its tokenizer has no chat template; an instruct model has one")
+    asked = {key: options[key] for key in ("attn_implementation",) if key in options}
+    _check_attention(name, AutoConfig.from_pretrained(place, **shared, **asked), asked.get("attn_implementation"))
     model, found = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, output_loading_info=True, **options)
     lacking = sorted(found.get("missing_keys") or [])
     if lacking:
@@ -83,6 +85,20 @@ def _load_model(place: str, name: str, dtype, device: str, options: dict[str, An
     if wrong:
         raise EvaluationError(f"{name}: {len(wrong)} of its weights have another shape, {wrong[0]} for example")
     return (model if "quantization_config" in options else model.to(device)), tokenizer
+
+
+def _check_attention(name: str, config, asked: str | None) -> None:
+    """A kernel is native code of another repository: a model's own files must not choose that it is run here.
+
+    config: as the model is loaded with it; a name in it can win over the one that was asked for.
+    """
+    parts = [config, *(getattr(config, part, None) for part in config.sub_configs)]
+    for kernel in (getattr(part, "_attn_implementation", None) for part in parts):
+        if kernel not in (None, asked) and "/" in str(kernel):
+            raise EvaluationError(
+                f"{name}: its config.json asks for the attention kernel {str(kernel)[:80]!r}, which is code of "
+                "another repository: take that out of the file, or if you trust it name it with --attn_implementation"
+            )
 
 
 def _add_adapter(model, adapter: str):

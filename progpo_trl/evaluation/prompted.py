@@ -19,6 +19,7 @@ from progpo_trl.episodes import Episode, StopReason
 from progpo_trl.evaluation.agents import Game, OnDone, Player, PlayerAgent, Reply
 from progpo_trl.evaluation.chat import Call, CallFailed, ChatModel, Completion, ContextTooLong, Message
 from progpo_trl.evaluation.errors import EvaluationError
+from progpo_trl.evaluation.first_turns import FirstTurns
 
 # Past responses are quoted in later prompts; a runaway one must not fill them.
 QUOTED = 4_000
@@ -144,6 +145,7 @@ class ChatPlayer(Player):
             stop=self.stop,
         )
         self.usage.add(answer)
+        self.chat.answered = True
         return answer
 
     def notes(self) -> Mapping[str, Any]:
@@ -206,12 +208,15 @@ class PromptedAgent(PlayerAgent):
 
     def play_games(self, games: Sequence[Game], tasks: TaskSet, on_done: OnDone, max_turns: int) -> None:
         """Play each game once."""
+        first_turns = FirstTurns(self.chat, self.settings.max_tokens)
 
         def done(game: Game, episode: Episode, notes: Mapping[str, Any] | None) -> None:
-            cut(episode, (notes or {}).get("ended"))
-            on_done(game, episode, notes)
+            ended = (notes or {}).get("ended")
+            cut(episode, ended)
+            first_turns.report(ended, lambda: on_done(game, episode, notes))
 
         super().play(games, tasks, done, max_turns=max_turns)
+        first_turns.finish()
 
     def totals(self, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         """As `Agent.totals`: calls, tokens, failed requests by kind and, where prices were given, what it cost."""

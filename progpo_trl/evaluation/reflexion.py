@@ -18,6 +18,7 @@ from progpo_trl.evaluation.agents import Game, OnDone, Player, PlayerAgent
 from progpo_trl.evaluation.chat import Call, ChatModel, Completion, ContextTooLong
 from progpo_trl.evaluation.errors import EvaluationError
 from progpo_trl.evaluation.examples import Turn
+from progpo_trl.evaluation.first_turns import FirstTurns
 from progpo_trl.evaluation.prompted import PromptSettings, Usage, cut
 from progpo_trl.evaluation.react import ReactAgent, ReactPlayer
 
@@ -73,12 +74,12 @@ class ReflexionAgent(ReactAgent):
         """Trial by trial, each of all games that have not succeeded."""
         known = {game.key: _Trials() for game in games}
         todo = list(games)
+        first_turns = FirstTurns(self.chat, self.settings.max_tokens)
         for trial in range(1, self.trials + 1):
             one = _Trial(self, trial, known)
             again: list[Game] = []
 
-            def done(game: Game, episode: Episode, notes: Mapping[str, Any] | None, one=one, again=again) -> None:
-                cut(episode, (notes or {}).get("ended"))
+            def report(game: Game, episode: Episode, notes: Mapping[str, Any] | None, one=one, again=again) -> None:
                 state = known[game.key]
                 state.results.append(_result(episode))
                 lost = episode.stop_reason is StopReason.ENVIRONMENT_ERROR
@@ -90,7 +91,13 @@ class ReflexionAgent(ReactAgent):
                     state.last, state.turns = episode, one.turns(game, episode)
                     again.append(game)
 
+            def done(game: Game, episode: Episode, notes: Mapping[str, Any] | None, report=report) -> None:
+                ended = (notes or {}).get("ended")
+                cut(episode, ended)
+                first_turns.report(ended, lambda: report(game, episode, notes))
+
             one.play(todo, tasks, done, max_turns=max_turns)
+            first_turns.finish()
             todo = again
             if not todo:
                 return

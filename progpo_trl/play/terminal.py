@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
 from collections.abc import Callable, Sequence
 
@@ -44,8 +46,10 @@ class Screen:
 
     def __init__(self):
         for stream in (sys.stdin, sys.stdout):
+            # A stream that was read from keeps its settings.
             if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="replace")
+                with contextlib.suppress(io.UnsupportedOperation):
+                    stream.reconfigure(errors="replace")
         self._console = _Console(highlight=False, markup=False, emoji=False)
         self.is_terminal = self._console.is_terminal
 

@@ -76,6 +76,10 @@ class _Handler(BaseHTTPRequestHandler):
     def status(self, status, message="no", code=None, headers=()):
         self.reply(status, json.dumps({"error": {"message": message, "code": code}}), headers)
 
+    def error(self, status, body):
+        """A body of any shape; `in_a_list`, `numbered` and `unknown_field` are those of real servers."""
+        self.reply(status, json.dumps(body))
+
     def slow(self, seconds):
         self.server.stub.release.wait(seconds)
         self.close_connection = True
@@ -112,6 +116,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
+
+
+def in_a_list(message, status="INVALID_ARGUMENT"):
+    """As Gemini's endpoint writes an error."""
+    return [{"error": {"code": 400, "message": message, "status": status}}]
+
+
+def numbered(message, kind):
+    """As llama.cpp and vLLM do: the code is the HTTP status again, and what it is stands in `type`."""
+    return {"error": {"code": 400, "message": message, "type": kind}}
+
+
+def unknown_field(name):
+    """As Gemini's endpoint refuses a field that it does not know."""
+    return in_a_list(f'Invalid JSON payload received. Unknown name "{name}": Cannot find field.')
 
 
 def whole(text, *, usage=True, **message):

@@ -177,6 +177,85 @@ def test_a_person_can_trust_a_models_code(published, command, words, capsys):
     assert (published.parent / "was-run").exists()
 
 
+@pytest.fixture
+def kernels(published, monkeypatch):
+    """The same recipe on a model without code, that asks for a kernel of somebody's; what the model is loaded with."""
+    from transformers import AutoModelForCausalLM
+
+    from progpo_trl.tiny_policy import checkpoint_path
+
+    shutil.copy(checkpoint_path() / "config.json", published)
+    with open(published / "config.yaml", "a") as file:
+        file.write("attn_implementation: evil/kernel\n")
+    text = (published / "config.yaml").read_text()
+    more = "model_init_kwargs: {allow_all_kernels: true, use_kernels: true, dtype: float32, "
+    (published / "config.yaml").write_text(text.replace("model_init_kwargs: {", more))
+    asked = []
+    load = AutoModelForCausalLM.from_pretrained
+
+    def note(*words, **options):
+        asked.append(options)
+        # What is left to prove is that nothing of it gets here; no kernel is ever fetched.
+        return load(*words, dtype="float32", output_loading_info=True)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", note)
+    return asked
+
+
+@pytest.mark.parametrize("command", ["evaluate", "run"])
+def test_a_published_recipe_chooses_no_kernel(published, kernels, command, capsys):
+    more = ["--model", str(published), *SMALL, "--out", "out"] if command == "evaluate" else [str(published)]
+    assert main([command, *more]) == 0
+    (options,) = kernels
+    assert not {"attn_implementation", "allow_all_kernels", "use_kernels"} & set(options)
+    assert options["trust_remote_code"] is False
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "not taken" in line]
+    assert line.startswith(f"progpo {command}: {published}/config.yaml: attn_implementation 'evil/kernel', ")
+    for name in ("allow_all_kernels", "use_kernels"):
+        assert f"model_init_kwargs.{name} True" in line
+    assert "dtype" not in line
+
+
+@pytest.mark.parametrize(
+    ("words", "took"),
+    [
+        (["--config", "mine.yaml"], ("evil/kernel", True)),
+        (["--attn_implementation", "my/kernel"], ("my/kernel", None)),
+        (["--model_init_kwargs.allow_all_kernels", "true"], (None, True)),
+        (["--model_init_kwargs", "{allow_all_kernels: true}", "--attn_implementation=sdpa"], ("sdpa", True)),
+    ],
+)
+def test_a_person_chooses_kernels(published, kernels, words, took):
+    shutil.copy(published / "config.yaml", "mine.yaml")
+    assert main(["run", str(published), *words]) == 0
+    (options,) = kernels
+    assert (options.get("attn_implementation"), options.get("allow_all_kernels")) == took
+    assert options.get("use_kernels") == (True if "mine.yaml" in words else None)
+
+
+@pytest.mark.parametrize("name", ["eager", "sdpa"])
+def test_a_published_recipe_chooses_among_the_attentions_of_the_package(published, kernels, name, capsys):
+    text = (published / "config.yaml").read_text().replace("evil/kernel", name)
+    (published / "config.yaml").write_text(text)
+    assert main(["run", str(published)]) == 0
+    assert kernels[0]["attn_implementation"] == name
+    assert "attn_implementation" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["attn_implementation", "_attn_implementation"])
+def test_a_models_own_file_chooses_no_kernel(published, where, capsys):
+    from progpo_trl.tiny_policy import checkpoint_path
+
+    config = json.loads((checkpoint_path() / "config.json").read_text())
+    (published / "config.json").write_text(json.dumps(config | {where: "evil/kernel"}))
+    assert main(["run", str(published)]) == 2
+    assert "its config.json asks for the attention kernel 'evil/kernel'" in capsys.readouterr().err
+    # transformers lets the second of them win over what it is asked for
+    code = main(["run", str(published), "--attn_implementation", "sdpa"])
+    assert code == 0 or where == "_attn_implementation"
+    assert "`kernels` is" not in capsys.readouterr().err  # nobody asked that package for one
+
+
 def test_whose_words_are_whose():
     ours, theirs = _split_words(
         [
@@ -213,6 +292,9 @@ def test_whose_words_are_whose():
         (["--model", "./nowhere", "--environment", "alfworld_generated"], "./nowhere: there is no such folder"),
         (["--config", "quickstart", "--seeds", "0", "-1"], "a sampling seed must be at least 0, got -1"),
         (["--config", "quickstart", "--out", "taken/here"], "taken is a file (taken/here would lie in it)"),
+        (["--config", "quickstart", "--model_init_kwargs.device", "cpu"], "the model takes no 'device'"),
+        (["--config", "quickstart", "--out", ""], "--out is empty; name a folder"),
+        (["--config", "quickstart", "--tsaks", "3"], "no use for --tsaks; did you mean 'tasks'?"),
         (["--config", "quickstart", "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (["--model", "tiny"], "no environment"),
         (["--agent", "oracle", "--model", "tiny", "--environment", "alfworld_generated"], "plays without a model"),

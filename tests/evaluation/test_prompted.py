@@ -128,6 +128,62 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert KEY not in said.out + said.err
 
 
+def test_top_p_reaches_the_endpoint_and_a_recipes_other_settings_are_left_unused(tmp_path):
+    pytest.importorskip("openai")
+    recipe = "environment: {name: alfworld_generated, n_eval: 1}\nmax_turns: 1\ncontext: full\nhistory: 1\n"
+    recipe += "min_p: 0.2\ntop_k: 5\nrepetition_penalty: 1.3\nattn_implementation: sdpa\nmodel_name_or_path: x\n"
+    (tmp_path / "mine.yaml").write_text(recipe)
+    words = ["evaluate", "--config", str(tmp_path / "mine.yaml"), "--api-model", "m", "--temperatures", "0.4"]
+    with StubApi(lambda messages, body: "look") as stub:
+        words += ["--base-url", stub.url, "--top_p", "0.3"]
+        for agent in ("prompt", "react"):
+            assert main([*words, "--agent", agent, "--out", str(tmp_path / agent)]) == 0
+    assert [body["top_p"] for body in stub.requests] == [0.3, 0.3]
+    assert not {"min_p", "top_k", "repetition_penalty"} & set(stub.requests[0])
+
+
+API = ["--agent", "prompt", "--api-model", "m"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            [*API, "--min_p", "0.2"],
+            "prompt --api-model has no use for --min_p; if the endpoint knows it, give it with",
+        ),
+        ([*API, "--top_k=5"], "no use for --top_k"),
+        ([*API, "--repetition_penalty", "1.3"], "--api-extra '{\"repetition_penalty\": ...}'"),
+        ([*API, "--generation_kwargs", '{"stop": ["x"]}'], "no use for --generation_kwargs"),
+        ([*API, "--chat_template_kwargs.enable_thinking", "false"], "no use for --chat_template_kwargs"),
+        ([*API, "--max_context_length", "300"], "no use for --max_context_length; the endpoint's server decides that"),
+        ([*API, "--attn_implementation", "sdpa"], "no use for --attn_implementation"),
+        ([*API, "--trust_remote_code"], "no use for --trust_remote_code"),
+        ([*API, "--batch-size", "3"], "no use for --batch-size; it is --concurrency"),
+        ([*API, "--dtype", "float16"], "no use for --dtype"),
+        ([*API, "--context", "full", "--history", "1"], "--history has no use in full context"),
+        (["--model", "tiny", "--context", "full", "--history", "1"], "--history has no use in full context"),
+        (["--agent", "react", "--model", "tiny", "--context", "window"], "react has no use for --context"),
+        (["--agent", "react", "--model", "tiny", "--history", "1"], "no use for --history; it is --agent-history"),
+        (["--agent", "reflexion", "--model", "tiny", "--prompt_template", "no"], "it is --agent-template"),
+        (["--agent", "expert", "--top_p", "0.3"], "--agent expert has no use for --top_p"),
+        (["--agent", "random", "--batch-size", "3"], "--agent random has no use for --batch-size"),
+        ([*API, "--api-modle", "m"], "no use for --api_modle; did you mean 'api_model'?"),
+        ([*API, "--max-cots", "5"], "no use for --max_cots; did you mean 'max_cost'?"),
+        ([*API, "--top_p", "0"], "top_p must be above 0"),
+        ([*API, "--api-extra", '{"seed": 5}'], "--api-extra can only take seed out (null); its value is --seeds"),
+    ],
+)
+def test_settings_without_a_use_are_refused_on_the_command_line(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    monkeypatch.setattr("progpo_trl.evaluation.run.evaluate", lambda *_, **__: pytest.fail("it is played"))
+    assert main(["evaluate", "--environment", "alfworld_generated", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -12,7 +12,7 @@ from progpo_trl.environments.alfworld.text import VERSIONS
 from progpo_trl.environments.webshop import GeneratedWebshopTasks
 from progpo_trl.evaluation import EvaluationError, evaluate
 from progpo_trl.evaluation.api import ApiModel, ApiSettings
-from progpo_trl.evaluation.chat import ChatModel, Completion, ContextTooLong
+from progpo_trl.evaluation.chat import ChatModel, Completion, ContextTooLong, Stopped
 from progpo_trl.evaluation.examples import Examples, in_wording
 from progpo_trl.evaluation.prompted import PromptSettings
 from progpo_trl.evaluation.react import AgentTemplate, ReactAgent, as_response, read_react
@@ -123,6 +123,8 @@ def test_a_full_context_loses_its_oldest_turns():
     content = evaluate(ReactAgent(chat), doors(1), temperatures=(0.0,), progress=False)
     game = content["games"][0]
     assert (game["stop_reason"], game["steps"], game["success"]) == ("context_limit", 0, False)
+    with pytest.raises(Stopped, match="no game can begin"):  # a model that has never answered: settings are at fault
+        evaluate(ReactAgent(Chat(str, room=100)), doors(1), temperatures=(0.0,), progress=False)
 
 
 def test_the_shipped_examples_are_real_episodes():

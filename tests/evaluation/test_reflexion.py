@@ -8,7 +8,7 @@ from worlds import Doors, doors
 from progpo_trl.environments.alfworld import GeneratedAlfworldTasks
 from progpo_trl.evaluation import EvaluationError, evaluate
 from progpo_trl.evaluation.api import ApiModel, ApiSettings
-from progpo_trl.evaluation.chat import ContextTooLong
+from progpo_trl.evaluation.chat import ContextTooLong, Stopped
 from progpo_trl.evaluation.react import ReactAgent
 from progpo_trl.evaluation.reflexion import REFLECTION_CHARACTERS, ReflexionAgent
 
@@ -94,6 +94,13 @@ def test_a_long_trial_is_reflected_on_by_its_last_turns():
 
     content = evaluate(ReflexionAgent(Chat(answer)), doors(2), temperatures=(0.0,), progress=False)
     assert content["games"][1]["success"]
+
+
+def test_no_trial_is_made_of_a_game_that_cannot_begin():
+    chat = Chat(learner, room=100)
+    with pytest.raises(Stopped, match="no game can begin"):
+        evaluate(ReflexionAgent(chat), doors(3), temperatures=(0.0,), progress=False)
+    assert chat.chats == []
 
 
 def test_reflections_are_bounded_and_one_paragraph():
