@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from progpo_trl.evaluation import agent_options, recipe_trust
 from progpo_trl.evaluation.baselines import NAMES as BASELINES
 from progpo_trl.evaluation.errors import EvaluationError
-from progpo_trl.settings import ScriptArguments, parse
+from progpo_trl.secret_values import without_secret_words
+from progpo_trl.settings import ScriptArguments, parse, without_secrets
 from progpo_trl.settings_values import SettingsError, one_line
 
 if TYPE_CHECKING:
@@ -273,10 +274,10 @@ def run_job(job: Job, argv: Sequence[str]) -> int:
             max_turns=job.config.max_turns,
             out=job.out,
             resume=options.resume,
-            environment=job.script.environment,
+            environment=without_secrets(job.script.environment),
             environment_retries=job.config.environment_retries,
             max_dropped_fraction=job.config.max_dropped_fraction,
-            command=["progpo", "evaluate", *argv],
+            command=["progpo", "evaluate", *without_secret_words(argv)],
         )
     except KeyboardInterrupt:
         _print(f"\nprogpo evaluate: interrupted; finished games are in {job.out}: go on with --resume", sys.stderr)

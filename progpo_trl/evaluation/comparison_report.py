@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from progpo_trl.evaluation.results import percent, sampling_name
-from progpo_trl.publishing.markdown import escaped
+from progpo_trl.markdown import escaped
 
 
 def as_markdown(comparison: Mapping[str, Any]) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 import jinja2
 import yaml
 
+from progpo_trl.markdown import Markdown, code, escaped, fenced, table
 from progpo_trl.publishing import evaluations
 from progpo_trl.publishing.facts import CardFacts, environment_title
-from progpo_trl.publishing.markdown import Markdown, code, escaped, fenced, table
 from progpo_trl.publishing.method import Method
 from progpo_trl.publishing.repeat import repeat_command
 from progpo_trl.publishing.run_summary import around_section

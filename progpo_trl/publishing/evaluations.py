@@ -11,9 +11,9 @@ from typing import Any
 
 from progpo_trl.evaluation.errors import EvaluationError
 from progpo_trl.evaluation.results import interval, percent, read_evaluation, sampling_name
+from progpo_trl.markdown import Markdown, escaped, fenced, table
 from progpo_trl.publishing.errors import PublishError
 from progpo_trl.publishing.facts import environment_title
-from progpo_trl.publishing.markdown import Markdown, escaped, fenced, table
 from progpo_trl.publishing.repeat import repeat_command
 from progpo_trl.secret_values import without_secret_words
 from progpo_trl.settings import without_secrets

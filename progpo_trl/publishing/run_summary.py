@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from progpo_trl.evaluation.results import percent, sampling_name
+from progpo_trl.markdown import Markdown, escaped, table
 from progpo_trl.publishing.errors import PublishError
 from progpo_trl.publishing.evaluations import SMALL_PANEL
-from progpo_trl.publishing.markdown import Markdown, escaped, table
 from progpo_trl.settings_values import one_line
 
 Summary = Mapping[str, Any]

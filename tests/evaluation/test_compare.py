@@ -14,7 +14,7 @@ from progpo_trl.cli import main
 from progpo_trl.evaluation import EvaluationError, evaluate
 from progpo_trl.evaluation.compare import compare, compare_groups
 from progpo_trl.evaluation.comparison_report import as_markdown, draw
-from progpo_trl.publishing.markdown import printed
+from progpo_trl.markdown import printed
 
 
 def played(when, n=24, seeds=(0, 1), **options):

@@ -9,13 +9,13 @@ from huggingface_hub import ModelCard, metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from progpo_trl.advantages import GRPO, HGPO, TRLGRPO, GiGPO, ProGPO, ProxMO
+from progpo_trl.markdown import code, escaped, fenced, table
 from progpo_trl.publishing.card import render
 from progpo_trl.publishing.doubts import doubts
 from progpo_trl.publishing.errors import PublishError
 from progpo_trl.publishing.evaluations import check_numbers, find_evaluations
 from progpo_trl.publishing.facts import Base, CardFacts, base_of
 from progpo_trl.publishing.license import license_metadata
-from progpo_trl.publishing.markdown import code, escaped, fenced, table
 from progpo_trl.publishing.method import methods_of, methods_of_settings
 from progpo_trl.publishing.repeat import repeat_command
 from progpo_trl.publishing.run_summary import read_summary
@@ -97,6 +97,8 @@ def test_names_and_texts_never_act():
         ("_x_", r"\_x\_"),
         ("50.0 %", "50.0 %"),
         ("1. one", r"1\. one"),
+        ("12) one", r"12\) one"),
+        ("1.5 or 12.x", "1.5 or 12.x"),
         ("- x", r"\- x"),
         ("a\nb", "a b"),
         ("www.e.example", r"www\.e.example"),

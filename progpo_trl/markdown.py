@@ -8,8 +8,9 @@ from typing import Any
 
 # Characters that are markup anywhere; underscores at the edge of a word; what begins a list, a heading or a link.
 _SPECIAL = re.compile(
-    r"([\\`*\[\]#|<>~&@$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=/)|(?<=\bwww)\.|^[-+=](?=\s|[-+=])|(?<=^\d)[.)](?=\s|$))"
+    r"([\\`*\[\]#|<>~&@$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=/)|(?<=\bwww)\.|^[-+=](?=\s|[-+=]))"
 )
+_NUMBERED = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
 
 
 class Markdown(str):
@@ -25,7 +26,9 @@ def printed(value: Any) -> str:
 
 def escaped(value: Any) -> str:
     """`value` as text that no Markdown renderer reads as markup, HTML, a link or the border of a table's cell."""
-    return value if isinstance(value, Markdown) else _SPECIAL.sub(r"\\\1", printed(value))
+    if isinstance(value, Markdown):
+        return value
+    return _NUMBERED.sub(r"\1\\\2", _SPECIAL.sub(r"\\\1", printed(value)))
 
 
 def fenced(text: str, language: str = "") -> Markdown:
