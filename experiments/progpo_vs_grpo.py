@@ -26,6 +26,7 @@ ARMS = {"grpo": ["--progress_fallback", "null"], "progpo": ["--progress_fallback
 SETTINGS = {
     "--model_name_or_path": "tiny-hard",
     "--environment.level": "hard",
+    "--environment.n_eval": "256",
     "--learning_rate": "6e-4",
     "--lr_scheduler_type": "constant",
     "--max_generations": "80",
