@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 import re
+import sys
 import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,8 +24,8 @@ class StubApi:
         self.lock, self.release = threading.Lock(), threading.Event()
         self.requests, self.headers, self.answered = [], [], Counter()
         self.held = 0
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self.server.daemon_threads, self.server.stub = True, self
+        self.server = _Server(("127.0.0.1", 0), _Handler)
+        self.server.stub = self
         self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
 
     def __enter__(self):
@@ -35,6 +36,16 @@ class StubApi:
         self.release.set()
         self.server.shutdown()
         self.server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    """Says nothing of clients that did not wait for their answer; faults of its own are printed."""
+
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,6 +25,14 @@ def echo(prompt: list[int], max_tokens: int, end: int, seed: int | None = None) 
     digest = hashlib.blake2b(f"{prompt}|{seed}".encode(), digest_size=32).digest()
     ids = [FIRST + byte % (LAST - FIRST) for byte in digest[1 : 2 + digest[0] % 15]]
     return [*ids, end][:max_tokens]
+
+
+class Server(ThreadingHTTPServer):
+    """Says nothing of clients that did not wait for their answer; faults of its own are printed."""
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class StandIn:
@@ -51,7 +60,7 @@ class StandIn:
         self.events: list[dict] = []
         self.updating = False
         self.lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), type("_Handler", (Handler,), {"stand_in": self}))
+        self._server = Server(("127.0.0.1", port), type("_Handler", (Handler,), {"stand_in": self}))
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
