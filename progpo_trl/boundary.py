@@ -10,9 +10,9 @@ from typing import Any
 
 from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback
-from transformers.trainer_utils import SaveStrategy
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from progpo_trl.checkpoint_files import clean, generation_updates, set_aside_after
+from progpo_trl.checkpoint_files import PREFIX, clean, generation_updates, set_aside_after
 from progpo_trl.run_state import generators, run_state, write_run_state
 from progpo_trl.stopping import TrainingInterrupted
 
@@ -64,6 +64,10 @@ class Boundary(TrainerCallback):
         if self.checkpoint is None:
             return
         self.saved = (state.global_step, self.checkpoint)
+        # It is named as it was seen from where the run began, and transformers forgets one that is not there.
+        best = output / f"{PREFIX}{state.best_global_step}"
+        if state.best_global_step and best.is_dir():
+            state.best_model_checkpoint = str(best)
         if trainer.accelerator.is_main_process and Path(self.checkpoint).resolve().parent == output.resolve():
             if aside := set_aside_after(output, state.global_step):
                 names = ", ".join(path.name for path in aside)
@@ -109,7 +113,10 @@ class Boundary(TrainerCallback):
         if self.delayed:
             control.should_save, self.delayed = True, False
         self.generators = generators()
-        self.evaluation_due, self.save_due = control.should_evaluate, control.should_save
+        # What is due at the end of an epoch is asked for only after this.
+        ends_epoch = float(state.epoch).is_integer()
+        self.evaluation_due = control.should_evaluate or (ends_epoch and args.eval_strategy == IntervalStrategy.EPOCH)
+        self.save_due = control.should_save or (ends_epoch and args.save_strategy == SaveStrategy.EPOCH)
         self.stopping = self.trainer.stop_signals.agree(self.trainer._largest)
         if self.stopping:
             if args.save_strategy == SaveStrategy.NO:

@@ -116,7 +116,7 @@ def check_best(config: MultiTurnGRPOConfig) -> None:
     """Without an evaluation before a checkpoint nobody knows whether it is the best."""
     if config.save_strategy == SaveStrategy.BEST and config.eval_strategy == IntervalStrategy.NO:
         raise ValueError("save_strategy: best needs evaluations: set eval_every_generations")
-    if config.load_best_model_at_end or config.save_strategy == SaveStrategy.BEST:
+    if config.metric_for_best_model is not None:  # transformers looks it up in every evaluation, wanted or not
         _check_metric(config.metric_for_best_model.removeprefix("eval_"))
     if not config.load_best_model_at_end or config.save_strategy == SaveStrategy.BEST:
         return

@@ -250,18 +250,22 @@ def run_job(job: Job, argv: Sequence[str]) -> int:
     check_folder(job.out)
     if options.batch_size is not None and options.batch_size < 1:
         raise EvaluationError(f"--batch-size must be at least 1, got {options.batch_size}")
-    Processes(job.config.use_cpu)  # the process group and its devices, before a model takes one
+    processes = Processes(job.config.use_cpu)  # the group and its devices, before a model takes one
     if job.note:
         _print(f"progpo evaluate: {job.note}", sys.stderr)
     tasks = load_tasks(job.script)
     splits = options.split or [job.script.environment["eval_split"] or tasks.eval_split]
     for split in splits:
         panel_exists(tasks, split)
-    if not options.resume and (job.out / EVALUATION).exists():
-        raise already_there(job.out)
-    if options.resume and job.out.is_dir() and _is_main():
-        with only_one_in(job.out):  # held for good once the agent is there
-            pass
+
+    def may_write() -> None:
+        if not options.resume and (job.out / EVALUATION).exists():
+            raise already_there(job.out)
+        if options.resume and job.out.is_dir():
+            with only_one_in(job.out):  # held for good once the agent is there
+                pass
+
+    processes.from_main(may_write)
     agent = load_agent(job, tasks)
     try:
         content = evaluate(

@@ -90,8 +90,10 @@ class ExactLossTrainer(GRPOTrainer):
         """As in transformers. Raises TrainingStopped, on all processes, when the loss, a gradient or the trained
         weights are no finite numbers."""
         output = super().train(*args, **kwargs)
-        # No loss has seen the weights of the last step. Their sum is as finite as they are; each process has its own.
-        trained = (p.to_local() if isinstance(p, DTensor) else p for p in self.model.parameters() if p.requires_grad)
+        # No loss has seen the weights of the last step. Their sum is as finite as they are; each process has its own,
+        # or its own part of them (FSDP's are DTensors, ZeRO-3 keeps them beside an empty parameter).
+        trained = (getattr(p, "ds_tensor", p) for p in self.model.parameters() if p.requires_grad)
+        trained = (p.to_local() if isinstance(p, DTensor) else p for p in trained)
         total = sum(p.detach().sum(dtype=torch.float32).to(self.accelerator.device) for p in trained)
         self._stop_unless_finite(f"the sum of the weights after step {self.state.global_step}", total)
         return output

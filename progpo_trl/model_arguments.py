@@ -15,6 +15,7 @@ class ModelArguments(ModelConfig):
         default=0.0,
         metadata={
             "help": "LoRA dropout. TRL's default is 0.05; with dropout the policy that is trained is not the one that "
-            "played (log-probabilities differed by 0.06 to 0.09 a token in a test with vLLM, by 0.006 without)."
+            "played (log-probabilities differed by 0.06 to 0.09 a token in a test with vLLM, by 0.006 without). "
+            "Above 0 it needs `disable_dropout: false`."
         },
     )

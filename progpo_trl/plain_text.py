@@ -15,7 +15,13 @@ class PlainText:
     """
 
     def __init__(self, tokenizer):
-        added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+        try:
+            added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+        except NotImplementedError as error:
+            raise ValueError(
+                f"{type(tokenizer).__name__} does not say which of its tokens are special, so texts of environments "
+                "could hold some; load the model's tokenizer of transformers instead"
+            ) from error
         words = sorted({*added, *map(str, tokenizer.all_special_tokens)} - {""}, key=len, reverse=True)
         self._spelled = re.compile("|".join(map(re.escape, words))) if words else None
 

@@ -77,6 +77,14 @@ class Resumable:
         finally:
             self.args.eval_on_start = starts_with_evaluation
 
+    def _determine_best_metric(self, metrics: dict[str, float], trial) -> bool:
+        """As in transformers; an evaluation that lacks the metric (all games of a task type were lost) is no best."""
+        name = self.args.metric_for_best_model
+        if name is not None and f"eval_{name.removeprefix('eval_')}" not in metrics:
+            logger.warning("this evaluation gave no %s (metric_for_best_model): it cannot be the best one", name)
+            return False
+        return super()._determine_best_metric(metrics, trial)
+
     def _load_best_model(self) -> None:
         super()._load_best_model()
         self._best_step = int(Path(self.state.best_model_checkpoint).name.removeprefix(PREFIX))

@@ -149,6 +149,14 @@ def _check_reward_weights(weights: Any) -> None:
         raise ValueError(f"reward_weights must be a list of finite numbers, got {weights!r}")
 
 
+_NOT_FOR_TURNS = {
+    "stop_strings": "a turn ends at the model's end tokens or at max_completion_length",
+    **dict.fromkeys(
+        ("num_beams", "num_return_sequences", "return_dict_in_generate"), "a turn is one sampled sequence of ids"
+    ),
+}
+
+
 def _check_generation_kwargs(options: Any) -> None:
     """transformers keeps a name that it does not know as an attribute, which nothing reads."""
     if isinstance(options, str):  # transformers takes JSON too, and reads it after this
@@ -166,5 +174,7 @@ def _check_generation_kwargs(options: Any) -> None:
     own = {"disable_compile", "transformers_version"}
     known = [name for name in vars(GenerationConfig()) if not name.startswith("_") and name not in own]
     for name in options:
+        if name in _NOT_FOR_TURNS:
+            raise ValueError(f"generation_kwargs: {name} is not supported: {_NOT_FOR_TURNS[name]}")
         if name not in known:
             raise ValueError(f"generation_kwargs: transformers' generate takes no {name!r}{nearest(str(name), known)}")

@@ -44,6 +44,14 @@ def evaluation_ids(ids: list[str] | None, tasks: TaskSet) -> list[str]:
     return []
 
 
+def check_best_task_type(metric: str | None, panel: Sequence[str], tasks: TaskSet) -> None:
+    """A `metric_for_best_model` of a task type that the panel lacks would never be there."""
+    kind, _, task_type = (metric or "").removeprefix("eval_").partition("/")
+    types = sorted({tasks.task_type(task_id) for task_id in panel})
+    if kind == "success" and task_type and panel and task_type not in types:
+        raise ValueError(f"metric_for_best_model: the panel has no task type {task_type!r}; it has {', '.join(types)}")
+
+
 def check_enough_tasks(train_ids: Sequence[str], groups: int) -> None:
     """TRL drops a generation it cannot fill, and would train for zero steps without a word."""
     if len(train_ids) < groups:

@@ -37,7 +37,15 @@ from progpo_trl.resumable import Resumable
 from progpo_trl.rewards import add_rewards, checked_rewards, environment_return
 from progpo_trl.rollout import RolloutClock, play
 from progpo_trl.rows import Row, episode_rows, padded_count, padding_row, rollout_output, shares
-from progpo_trl.tasks import as_ids, check_enough_tasks, evaluation_ids, spread, task_ids, task_set
+from progpo_trl.tasks import (
+    as_ids,
+    check_best_task_type,
+    check_enough_tasks,
+    evaluation_ids,
+    spread,
+    task_ids,
+    task_set,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +113,7 @@ class MultiTurnGRPOTrainer(Resumable, Publishing, ExactLossTrainer):
         self.advantage = advantage if callable(advantage) else make_estimator(advantage)
         train_ids = task_ids(train_dataset, self.tasks, "train")
         self.eval_task_ids = spread(evaluation_ids(eval_dataset, self.tasks), args.eval_tasks)
+        check_best_task_type(args.metric_for_best_model, self.eval_task_ids, self.tasks)
         check_enough_tasks(train_ids, args.generation_batch_size // args.num_generations)
         self._rows: list[Row] | None = None
         self._real_rows = 0

@@ -168,6 +168,15 @@ def test_max_generations_and_max_steps_contradict(tmp_path):
             },
             "gives no 'sucess'; did you mean 'success'",
         ),
+        (
+            {
+                "metric_for_best_model": "loss",
+                "eval_every_generations": 1,
+                "groups_per_generation": 2,
+                "num_generations": 4,
+            },
+            "gives no 'loss'",
+        ),
         ({"context": "sliding"}, "window, full"),
         ({"invalid_action": "tags"}, "format, admissible, either"),
         ({"history": -1}, "history must be a number >= 0"),

@@ -180,6 +180,16 @@ def test_text_without_special_tokens_stays_as_it_is(qwen):
         assert plain(text) is text
 
 
+def test_a_tokenizer_that_keeps_its_special_tokens_to_itself_is_refused():
+    class Secretive:
+        @property
+        def added_tokens_decoder(self):
+            raise NotImplementedError
+
+    with pytest.raises(ValueError, match="Secretive does not say which of its tokens are special"):
+        PlainText(Secretive())
+
+
 def test_a_template_that_drops_the_assistant_is_refused():
     tokenizer = make_tokenizer()
     tokenizer.chat_template = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"

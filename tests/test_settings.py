@@ -247,6 +247,8 @@ def test_options_of_estimators_take_presets_lists_and_functions_by_name(recipe):
             ["--generation_kwargs", "{no_repeat_ngram_sise: 3}"],
             "generate takes no 'no_repeat_ngram_sise'; did you mean 'no_repeat_ngram_size'?",
         ),
+        (["--generation_kwargs", "{stop_strings: [x]}"], "stop_strings is not supported: a turn ends at"),
+        (["--generation_kwargs", "{num_beams: 4}"], "num_beams is not supported: a turn is one"),
         (["--generation_kwargs", "{disable_compile: true}"], "generate takes no 'disable_compile'"),
         (
             ["--vllm_importance_sampling_mode", "token_mas"],

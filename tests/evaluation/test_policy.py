@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from progpo_trl.environments.alfworld import AlfworldTasks, GeneratedAlfworldTasks, scan
 from progpo_trl.environments.alfworld.generate import write_games
 from progpo_trl.evaluation import EvaluationError, PlaySettings, PolicyAgent, evaluate, load_policy
+from progpo_trl.evaluation.locks import only_one_in
 from progpo_trl.evaluation.results import differing_games
 from progpo_trl.tiny_policy import checkpoint_path
 
@@ -116,7 +117,7 @@ def test_the_140_real_games_of_valid_seen_once_each(shared_data, tiny):
 # ----------------------------------------------------------------------------------------------------------- processes
 
 
-def command(*words, processes=1):
+def command(*words, processes=1, code=0):
     env = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     env["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     start = [sys.executable, "-m"]
@@ -125,8 +126,19 @@ def command(*words, processes=1):
     done = subprocess.run(
         [*start, "progpo_trl.evaluate", *words], env=env, capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == code, done.stderr[-3000:]
     return done
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_a_folder_that_is_taken_is_refused_by_all_processes_alike(tmp_path):
+    words = ["--config", "quickstart", "--environment.n_eval", "3", "--out", str(tmp_path), "--resume"]
+    with only_one_in(tmp_path):
+        # torchrun's own exit status of a worker that failed is 1
+        done = command(*words, processes=2, code=1)
+    assert done.stderr.count(f"another evaluation is writing to {tmp_path}") == 2
+    assert "gloo" not in done.stderr
 
 
 @pytest.mark.distributed

@@ -298,6 +298,22 @@ def test_an_evaluation_that_is_due_is_made_by_all_processes_also_by_new_ones(sta
     assert "holds nothing of progpo_trl's own" not in words
 
 
+@pytest.mark.parametrize("at", [{"evaluating": True, "turn": 1}, {"evaluating": False, "turn": None}])
+def test_an_evaluation_at_the_end_of_an_epoch_is_made_after_a_signal(start, base, tmp_path, at):
+    log = tmp_path / "log"
+    settings = {
+        "eval_every_generations": None, "save_every_generations": None, "eval_strategy": "epoch",
+        "save_strategy": "epoch", "max_generations": 4, "logging_steps": 1,
+    }  # fmt: skip
+    kill = [] if at["evaluating"] else [("on_step_begin", 5, signal.SIGTERM, 0)]
+    at = {"number": signal.SIGTERM, "step": 6, "rank": 0, **at} if at["evaluating"] else None
+    run = start(resume_run.train, base, str(tmp_path), log=log, signals=True, at=at, kill=kill, **settings)
+    assert finish(run) == [143]
+    assert not (tmp_path / "evaluation-6.json").exists()
+    assert finish(start(resume_run.train, base, str(tmp_path), log=log, resume=True, **settings)) == [0]
+    assert (tmp_path / "evaluation-6.json").exists()
+
+
 @pytest.mark.distributed
 def test_under_torchrun_everybody_may_get_the_signal_twice(start, base, tmp_path):
     """As from Slurm or a terminal: to the launcher and to all it started, and once more from the launcher."""
