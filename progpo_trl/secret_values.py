@@ -11,12 +11,13 @@ from typing import Any
 import yaml
 
 MASK = "***"
-_SETTING = re.compile(r"(^|_)(api_key|password|secret|hub_token|hf_token|access_token|auth_token)$|^token$")
-# Names after which a value is one, in any spelling: api_key, api-key, API_KEY and the end of OPENAI_API_KEY.
-_NAMED = (
-    r"(?<![a-z0-9])(?:api[_-]?key|access[_-]?(?:token|key)|auth[_-]?token|hub[_-]?token|hf[_-]?token|password|passwd"
-    r"|private[_-]?key|secret(?:[_-](?:access[_-])?key)?)"
+# What a secret is called: a part of the name of a setting, a variable, a field in a text.
+SECRET_WORDS = (
+    r"(?:(?:api|auth|access|hub|hf|bearer|github|gitlab)[_-]?tokens?|(?:api|access|private|secret(?:[_-]?access)?)[_-]?keys?"
+    r"|credentials?|pass(?:word|wd|phrase)s?|secrets?)"
 )
+# Names after which a value is one, in any spelling: api_key, api-key, API_KEY and the end of OPENAI_API_KEY.
+_NAMED = rf"(?<![a-z0-9]){SECRET_WORDS}"
 SECRETS = {
     "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
     "a W&B key": re.compile(
@@ -45,7 +46,7 @@ SECRETS = {
 def is_secret_name(name: str) -> bool:
     """Whether a setting, or an option of a section, of this name holds a secret; such are in no config.yaml."""
     plain = name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
-    return bool(_SETTING.search(plain) or re.search(f"{_NAMED}$", plain))
+    return plain == "token" or re.search(f"{_NAMED}$", plain) is not None
 
 
 def without_secret_words(words: Sequence[Any]) -> list[str]:

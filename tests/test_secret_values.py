@@ -1,8 +1,11 @@
 """Command lines are recorded without the values of secret options, and otherwise as they were."""
 
+import dataclasses
+
 import pytest
 
 from progpo_trl.secret_values import is_secret_name, without_secret_words
+from progpo_trl.settings import ScriptArguments, without_secrets
 
 TOKEN = "hf_" + "aB3" * 10
 
@@ -36,5 +39,22 @@ def test_everything_else_stays():
 def test_names_of_secrets():
     for name in ("hub_token", "push_to_hub_token", "--api-key", "OPENAI_API_KEY", "environment.password", "token"):
         assert is_secret_name(name), name
+    for name in ("api_token", "apikey", "credentials", "passphrase", "github_token", "client_secret", "bearer_token"):
+        assert is_secret_name(name), name
+        assert without_secrets({"environment": {name: "x", "level": "easy"}}) == {"environment": {"level": "easy"}}
+    for name in ("AWS_SECRET_ACCESS_KEY", "secret_key", "DB_PASSWD", "api_keys", "private-key"):
+        assert is_secret_name(name), name
     for name in ("max_tokens", "tokenizer", "api_key_env", "keep", "pad_token", "--secretary", "eos_token_id"):
         assert not is_secret_name(name), name
+    for name in ("token_level", "tokens_per_minute", "compass", "passes", "password_file", "tokenizer_name", "keys"):
+        assert not is_secret_name(name), name
+
+
+def test_of_all_settings_only_the_token_of_the_hub_is_a_secret():
+    from progpo_trl.config import MultiTurnGRPOConfig
+    from progpo_trl.model_arguments import ModelArguments
+
+    kinds = (MultiTurnGRPOConfig, ModelArguments, ScriptArguments)
+    names = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    assert "max_tokens_per_forward" in names
+    assert {name for name in names if is_secret_name(name)} == {"hub_token"}

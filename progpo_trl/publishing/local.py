@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from progpo_trl.secret_values import SECRETS
+from progpo_trl.secret_values import SECRET_WORDS, SECRETS
 
 # Absolute paths of two parts or more, or in a home folder; what follows a letter, a dot or a colon is part of
 # something else (a URL, a task id, a date).
@@ -18,9 +18,8 @@ _PATH = re.compile(
     r"|(?<![A-Za-z])[A-Za-z]:\\[^\s\"'<>|]+"
     r"|file:/+[\w.+@/-]+|/(?:home|Users)/[\w.+@-]+(?:/[\w.+@-]+)*"
 )
-_SECRET_VARIABLE = re.compile(
-    r"(?i)(?:^|_)(?:(?:api|auth|access)?(?:tokens?|keys?)|secrets?|passwords?|passwd|passphrase|pass|credentials?)(?:_|$)"
-)
+# A variable of any token or key may hold a secret: its value is told from a word below.
+_SECRET_VARIABLE = re.compile(rf"(?i)(?:^|_)(?:{SECRET_WORDS}|tokens?|keys?|pass)(?:_|$)")
 # Words in small letters, capitals or capitalised, as names of things are; a password may be of such words, too.
 _WORDS = re.compile(
     r"(?:[a-z]{1,16}|[A-Z]{1,16}|[A-Z][a-z]{1,15})(?:[-_ ./](?:[a-z]{1,16}|[A-Z]{1,16}|[A-Z][a-z]{1,15}))*"
