@@ -62,16 +62,47 @@ def without_secret_words(words: Sequence[Any]) -> list[str]:
     return shown
 
 
+def without_secret_options(words: Sequence[Any]) -> tuple[list[str], list[str]]:
+    """(a command line that may be given again, the options left out of it): secret ones, and those with something
+    named a secret inside, go with their values. Every other word stays as it was."""
+    options: list[list[str]] = [[]]  # the first: what stands before any option
+    for word in map(str, words):
+        if word.startswith("--"):
+            options.append([word])
+        else:
+            options[-1].append(word)
+    kept, left_out = options[0], []
+    for option in options[1:]:
+        name, _, value = option[0].partition("=")
+        if is_secret_name(name) or any(_names_a_secret(_parsed(text)) for text in (value, *option[1:])):
+            left_out.append(name)
+        else:
+            kept += option
+    return kept, left_out
+
+
+def _names_a_secret(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(is_secret_name(str(key)) or _names_a_secret(item) for key, item in value.items())
+    return isinstance(value, list) and any(map(_names_a_secret, value))
+
+
+def _parsed(text: str) -> Any:
+    """The mapping or list that a value is; None for any other."""
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return None
+
+
 def _masked(text: str) -> str:
     """One value: where it is a mapping or a list, what is secret inside."""
-    if text.lstrip().startswith(("{", "[")):
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            value = None
-        masked = _masked_inside(value)
-        if masked != value:
-            return json.dumps(masked, default=str)
+    value = _parsed(text)
+    masked = _masked_inside(value)
+    if masked != value:
+        return json.dumps(masked, default=str)
     for pattern in SECRETS.values():
         text = pattern.sub(MASK, text)
     return text

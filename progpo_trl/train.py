@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from progpo_trl.checkpoint_files import CheckpointNotSaved, generation_updates, newest_complete
 from progpo_trl.faults import TrainingStopped
 from progpo_trl.publishing.errors import PublishError
-from progpo_trl.secret_values import without_secret_words
+from progpo_trl.secret_values import without_secret_options
 from progpo_trl.settings import ScriptArguments, SettingsError, dump, parse
 from progpo_trl.settings_resume import RESUME, resume_checkpoint
 from progpo_trl.settings_values import nearest, one_line
@@ -268,7 +268,8 @@ def _kept(stop: KeyboardInterrupt, args: MultiTurnGRPOConfig, argv: Sequence[str
 
 
 def _again(argv: Sequence[str]) -> str:
-    """The command line of this run, to go on from its newest checkpoint."""
+    """The command line of this run, to go on from its newest checkpoint; its secrets are named, for a value of stars
+    would be used."""
     if "WORLD_SIZE" in os.environ:  # the launcher's own words are not known here
         return f"the same command and {' '.join(RESUME)}"
     words, skip = [], False
@@ -279,7 +280,9 @@ def _again(argv: Sequence[str]) -> str:
         elif not (skip and not word.startswith("--")):
             words.append(word)
             skip = False
-    return shlex.join(["progpo", "train", *without_secret_words(words), *RESUME])
+    kept, left_out = without_secret_options(words)
+    yours = f" (and your {', '.join(dict.fromkeys(left_out))})" if left_out else ""
+    return shlex.join(["progpo", "train", *kept, *RESUME]) + yours
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from progpo_trl.secret_values import is_secret_name, without_secret_words
+from progpo_trl.secret_values import is_secret_name, without_secret_options, without_secret_words
 from progpo_trl.settings import ScriptArguments, without_secrets
 
 TOKEN = "hf_" + "aB3" * 10
@@ -34,6 +34,22 @@ def test_everything_else_stays():
     words += ["--max_new_tokens", "5", "--environment.level", "hard", "--chat_template_kwargs", '{"a":  true}']
     assert without_secret_words(words) == words
     assert without_secret_words([0, None]) == ["0", "None"]
+
+
+@pytest.mark.parametrize(
+    ("words", "kept", "left_out"),
+    [
+        (["--hub_token", "hf_abc", "--seed", "1"], ["--seed", "1"], ["--hub_token"]),
+        (["--seed=1", "--hub-token=hf_abc", "--x"], ["--seed=1", "--x"], ["--hub-token"]),
+        (["--environment.api_key", "a", "b"], [], ["--environment.api_key"]),
+        (["--model_init_kwargs", "{token: x, a: [1]}"], [], ["--model_init_kwargs"]),
+        (["--model_init_kwargs={a: [{'api-key': x}]}"], [], ["--model_init_kwargs"]),
+        (["--output_dir", "runs/hf_qwen25instructalfworld1"], ["--output_dir", "runs/hf_qwen25instructalfworld1"], []),
+        (["--x", "{token: [", "--y={a:  1}"], ["--x", "{token: [", "--y={a:  1}"], []),
+    ],
+)
+def test_a_command_to_give_again_has_no_secrets_and_no_stars(words, kept, left_out):
+    assert without_secret_options(words) == (kept, left_out)
 
 
 def test_names_of_secrets():

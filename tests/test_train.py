@@ -170,6 +170,16 @@ def test_the_command_to_go_on_with_replaces_another_resume(monkeypatch):
     assert _again(argv) == "the same command and --resume_from_checkpoint last"
 
 
+def test_the_command_to_go_on_with_has_every_word_but_secrets():
+    from progpo_trl.train import _again
+
+    argv = ["--config", "x", "--hub_token", "hf_abc", "--output_dir", "runs/hf_qwen25instructalfworld1"]
+    command = "progpo train --config x --output_dir runs/hf_qwen25instructalfworld1 --resume_from_checkpoint last"
+    assert _again(argv) == f"{command} (and your --hub_token)"
+    argv += ["--model_init_kwargs={token: hf_abc}", "--hub_token=hf_abd"]
+    assert _again(argv) == f"{command} (and your --hub_token, --model_init_kwargs)"
+
+
 def test_signals_before_and_after_training(tmp_path, capsys, monkeypatch):
     from progpo_trl.reporting.summary import RunSummary
 
