@@ -18,6 +18,7 @@ SECRET_WORDS = (
 )
 # Names after which a value is one, in any spelling: api_key, api-key, API_KEY and the end of OPENAI_API_KEY.
 _NAMED = rf"(?<![a-z0-9]){SECRET_WORDS}"
+LOGIN_IN_ADDRESS = "a login in an address"
 SECRETS = {
     "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{20,}"),
     "a W&B key": re.compile(
@@ -33,7 +34,7 @@ SECRETS = {
         r"(?:(?:bearer|basic|token)\s+[\w.~+/=-]{8,}|(?=[\w.~+/=-]*\d)[\w.~+/=-]{12,})"
         r"|\bbearer\s+(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}"
     ),
-    "a login in an address": re.compile(r"\b[A-Za-z][\w+.-]*://[^/\s:@]+:[^/\s@]+@"),
+    LOGIN_IN_ADDRESS: re.compile(r"\b[A-Za-z][\w+.-]*://[^/\s:@]+:[^/\s@]+@"),
     "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
     # As a setting (`api_key: x`), in JSON, and as an option, with its value in the next word or the next item.
     "something that is named a secret": re.compile(

@@ -70,6 +70,9 @@ def test_a_vocabulary_may_hold_any_piece(tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"/usr/bin/env": 1, "/home/user/x": 2}')
     (tmp_path / "model.safetensors").write_bytes(b"/home/alice/x hf_" + b"a" * 34)
     assert scan(tmp_path) == []
+    for name in ("vocab.json", "tokenizer.json"):
+        (tmp_path / name).write_text('{"http://":1,"a":2,"@b":3}')
+    assert scan(tmp_path) == []
     (tmp_path / "tokenizer.json").write_text('{"hf_' + "a" * 34 + '": 1}')
     assert "a Hugging Face token" in scan(tmp_path)[0]
 
