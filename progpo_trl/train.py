@@ -178,6 +178,8 @@ def run(
     saved = False
     try:
         if main_process:
+            if checkpoint is None:
+                _set_aside(output, script)
             dump(script, output / "config.yaml")
         summary = RunSummary(trainer, script, argv, checkpoint)
         summary.announce()
@@ -216,6 +218,20 @@ def run(
         at = f"at generation {trainer.state.global_step // updates + 1}"
         return _stopped(stop, f"{at}; {_kept(stop, args, argv)}")
     return 0 if pushed else 1
+
+
+def _set_aside(output: Path, script: ScriptArguments) -> None:
+    """A run that stops early must not be taken for the model and the numbers that lie in its folder."""
+    from progpo_trl.publishing.earlier_run import set_aside_earlier_run
+
+    try:
+        earlier = set_aside_earlier_run(output, str(script.asked["model_name_or_path"]))
+    except OSError as error:
+        raise SettingsError(
+            f"output_dir: {output}: an earlier run's files cannot be moved: {one_line(error)}"
+        ) from error
+    if earlier is not None:
+        print(f"{output} holds the results of an earlier run: they are in {earlier} now")
 
 
 def _push(trainer: MultiTurnGRPOTrainer) -> bool:

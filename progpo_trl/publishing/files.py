@@ -23,14 +23,18 @@ MODEL = (
 )
 WEIGHTS = (".safetensors", ".bin")
 _NAMES = {CARD, RECIPE, PROMPT, *(name for name in (*TOKENIZER, *ADAPTER, *MODEL) if "*" not in name)}
-_NUMBERED = re.compile(
-    r"evaluation(?:-\d+)?\.json|model(?:-\d+-of-\d+)?\.safetensors|pytorch_model(?:-\d+-of-\d+)?\.bin"
-)
+_EVALUATION = re.compile(r"evaluation(?:-\d+)?\.json")
+_SHARD = re.compile(r"model(?:-\d+-of-\d+)?\.safetensors|pytorch_model(?:-\d+-of-\d+)?\.bin")
 
 
 def is_ours(name: str) -> bool:
     """Whether a path in a repository or a folder is one that publishing writes, of any run."""
-    return name in _NAMES or _NUMBERED.fullmatch(name) is not None
+    return name in _NAMES or is_evaluation(name) or _SHARD.fullmatch(name) is not None
+
+
+def is_evaluation(name: str) -> bool:
+    """Whether a file of this name is an evaluation: a published one, or a training's own."""
+    return _EVALUATION.fullmatch(name) is not None
 
 
 def evaluation_name(i: int) -> str:
