@@ -230,7 +230,7 @@ def test_an_earlier_runs_results_are_set_aside(run, tmp_path, capsys, monkeypatc
     shutil.copytree(run, output)
     (output / "notes.txt").write_text("mine")
     results = ("model.safetensors", "config.json", "tokenizer.json", "summary.json", "README.md", "config.yaml")
-    results += ("learning_curve.png", "trainer_state.json")
+    results += ("learning_curve.png", "trainer_state.json", "training_args.bin")
     words = ["train", "--config", "quickstart", *SHORT, "--evaluate_around_training", "false", "--seed", "7"]
     words += ["--output_dir", str(output)]
     with monkeypatch.context() as patch:
@@ -263,6 +263,7 @@ def test_the_model_that_is_trained_on_stays_where_it_lies(run, tmp_path):
     moved = set_aside_earlier_run(tmp_path / "run", str(tmp_path / "run"))
     assert {path.name for path in moved.iterdir()} == {
         *("summary.json", "learning_curve.png", "trainer_state.json", "README.md", "config.yaml"),
+        "training_args.bin",
         "evaluation-2.json",
     }
     AutoModelForCausalLM.from_pretrained(tmp_path / "run")

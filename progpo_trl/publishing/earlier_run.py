@@ -9,7 +9,7 @@ from pathlib import Path
 from progpo_trl.publishing.files import CARD, PROMPT, RECIPE, is_evaluation, is_ours
 
 PREVIOUS = "previous-run"
-_RESULTS = {CARD, "summary.json", "learning_curve.png", "trainer_state.json"}
+_RESULTS = {CARD, "summary.json", "learning_curve.png", "trainer_state.json", "training_args.bin"}
 
 
 def set_aside_earlier_run(output: Path, model: str) -> Path | None:
