@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from progpo_trl.checkpoint_files import CheckpointNotSaved, generation_updates, newest_complete
 from progpo_trl.faults import TrainingStopped
 from progpo_trl.publishing.errors import PublishError
-from progpo_trl.secret_values import without_secret_words
+from progpo_trl.secret_values import without_secret_options
 from progpo_trl.settings import ScriptArguments, SettingsError, dump, parse
 from progpo_trl.settings_resume import RESUME, resume_checkpoint
 from progpo_trl.settings_values import nearest, one_line
@@ -178,6 +178,8 @@ def run(
     saved = False
     try:
         if main_process:
+            if checkpoint is None:
+                _set_aside(output, script)
             dump(script, output / "config.yaml")
         summary = RunSummary(trainer, script, argv, checkpoint)
         summary.announce()
@@ -216,6 +218,20 @@ def run(
         at = f"at generation {trainer.state.global_step // updates + 1}"
         return _stopped(stop, f"{at}; {_kept(stop, args, argv)}")
     return 0 if pushed else 1
+
+
+def _set_aside(output: Path, script: ScriptArguments) -> None:
+    """A run that stops early must not be taken for the model and the numbers that lie in its folder."""
+    from progpo_trl.publishing.earlier_run import set_aside_earlier_run
+
+    try:
+        earlier = set_aside_earlier_run(output, str(script.asked["model_name_or_path"]))
+    except OSError as error:
+        raise SettingsError(
+            f"output_dir: {output}: an earlier run's files cannot be moved: {one_line(error)}"
+        ) from error
+    if earlier is not None:
+        print(f"{output} holds the results of an earlier run: they are in {earlier} now")
 
 
 def _push(trainer: MultiTurnGRPOTrainer) -> bool:
@@ -268,7 +284,8 @@ def _kept(stop: KeyboardInterrupt, args: MultiTurnGRPOConfig, argv: Sequence[str
 
 
 def _again(argv: Sequence[str]) -> str:
-    """The command line of this run, to go on from its newest checkpoint."""
+    """The command line of this run, to go on from its newest checkpoint; its secrets are named, for a value of stars
+    would be used."""
     if "WORLD_SIZE" in os.environ:  # the launcher's own words are not known here
         return f"the same command and {' '.join(RESUME)}"
     words, skip = [], False
@@ -279,7 +296,9 @@ def _again(argv: Sequence[str]) -> str:
         elif not (skip and not word.startswith("--")):
             words.append(word)
             skip = False
-    return shlex.join(["progpo", "train", *without_secret_words(words), *RESUME])
+    kept, left_out = without_secret_options(words)
+    yours = f" (and your {', '.join(dict.fromkeys(left_out))})" if left_out else ""
+    return shlex.join(["progpo", "train", *kept, *RESUME]) + yours
 
 
 if __name__ == "__main__":

@@ -170,6 +170,16 @@ def test_the_command_to_go_on_with_replaces_another_resume(monkeypatch):
     assert _again(argv) == "the same command and --resume_from_checkpoint last"
 
 
+def test_the_command_to_go_on_with_has_every_word_but_secrets():
+    from progpo_trl.train import _again
+
+    argv = ["--config", "x", "--hub_token", "hf_abc", "--output_dir", "runs/hf_qwen25instructalfworld1"]
+    command = "progpo train --config x --output_dir runs/hf_qwen25instructalfworld1 --resume_from_checkpoint last"
+    assert _again(argv) == f"{command} (and your --hub_token)"
+    argv += ["--model_init_kwargs={token: hf_abc}", "--hub_token=hf_abd"]
+    assert _again(argv) == f"{command} (and your --hub_token, --model_init_kwargs)"
+
+
 def test_signals_before_and_after_training(tmp_path, capsys, monkeypatch):
     from progpo_trl.reporting.summary import RunSummary
 
@@ -208,6 +218,71 @@ def test_resuming_goes_on_from_the_newest_complete_checkpoint(tmp_path):
         assert train([*words, "--resume_from_checkpoint", "true"]) == 0
     second = (tmp_path / "episodes.jsonl").read_text().splitlines()
     assert second[-16:] == first[-16:]
+
+
+@pytest.mark.usefixtures("_terminal")
+def test_an_earlier_runs_results_are_set_aside(run, tmp_path, capsys, monkeypatch):
+    """A run that ends early must not stand beside the model and the numbers of the one before it."""
+    from progpo_trl.publishing.errors import PublishError
+    from progpo_trl.publishing.folder import prepare
+
+    output = tmp_path / "run"
+    shutil.copytree(run, output)
+    (output / "notes.txt").write_text("mine")
+    results = ("model.safetensors", "config.json", "tokenizer.json", "summary.json", "README.md", "config.yaml")
+    results += ("learning_curve.png", "trainer_state.json", "training_args.bin")
+    words = ["train", "--config", "quickstart", *SHORT, "--evaluate_around_training", "false", "--seed", "7"]
+    words += ["--output_dir", str(output)]
+    with monkeypatch.context() as patch:
+        _signal_in_rollout(patch, signal.SIGINT, step=1)
+        assert main(words) == 130
+    earlier = output / "previous-run"
+    assert f"results of an earlier run: they are in {earlier} now" in capsys.readouterr().out
+    for name in results:
+        assert (earlier / name).read_bytes() == (run / name).read_bytes(), name
+        assert name == "config.yaml" or not (output / name).exists(), name
+    assert "seed: 7" in (output / "config.yaml").read_text()
+    assert (output / "notes.txt").read_text() == "mine"
+    with pytest.raises(PublishError, match="holds neither a model nor an adapter"):
+        prepare(output, tmp_path / "out")
+    prepare(earlier, tmp_path / "out")
+    # an interrupted run leaves nothing to set aside; the next finished one gets a folder of its own
+    assert main(words) == 0
+    assert not (output / "previous-run-2").exists()
+    assert main(words) == 0
+    assert json.loads((output / "previous-run-2" / "summary.json").read_text())["seed"] == 7
+    assert (earlier / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
+
+
+def test_the_model_that_is_trained_on_stays_where_it_lies(run, tmp_path):
+    from progpo_trl.publishing.earlier_run import set_aside_earlier_run
+
+    shutil.copytree(run, tmp_path / "run")
+    for name in ("prompt.jinja", "evaluation-2.json"):
+        (tmp_path / "run" / name).write_text("{}")
+    moved = set_aside_earlier_run(tmp_path / "run", str(tmp_path / "run"))
+    assert {path.name for path in moved.iterdir()} == {
+        *("summary.json", "learning_curve.png", "trainer_state.json", "README.md", "config.yaml"),
+        "training_args.bin",
+        "evaluation-2.json",
+    }
+    AutoModelForCausalLM.from_pretrained(tmp_path / "run")
+
+
+def test_the_tasks_are_counted_once(tmp_path, capsys, monkeypatch):
+    from progpo_trl.environments import TaskSet
+
+    counted = []
+
+    def count(self):
+        counted.append(self.name)
+        return {"skipped": {"without a goal": len(counted)}}
+
+    monkeypatch.setattr(TaskSet, "data_summary", count)
+    assert main(["train", "--config", "quickstart", *SHORT, "--output_dir", str(tmp_path)]) == 0
+    assert counted == ["alfworld_generated"]
+    assert "; left out: 1 without a goal" in capsys.readouterr().out
+    assert json.loads((tmp_path / "summary.json").read_text())["data"] == {"skipped": {"without a goal": 1}}
 
 
 def test_resuming_needs_a_checkpoint(tmp_path):

@@ -178,8 +178,9 @@ class ApiModel(ChatModel):
             answer = self._request(call, request, body, prompt, most)
             if isinstance(answer, Completion):
                 return answer
-            self._failed(answer)
-            self._wait(self._pause(answer, tries) if tries <= self.settings.retries else 0.0)
+            again = tries <= self.settings.retries
+            self._failed(answer, again)
+            self._wait(self._pause(answer, tries) if again else 0.0)
         with self._lock:
             self._failed_in_a_row += 1
             down = self._failed_in_a_row >= FAILED_IN_A_ROW
@@ -224,7 +225,7 @@ class ApiModel(ChatModel):
             self._failed_in_a_row = 0
         return answer
 
-    def _failed(self, failure: Failure) -> None:
+    def _failed(self, failure: Failure, again: bool) -> None:
         """Tell it once of each kind; raise what no retry can mend."""
         if failure.kind == "context":
             raise ContextTooLong(failure.detail)
@@ -233,7 +234,8 @@ class ApiModel(ChatModel):
             self._told.add(failure.kind)
         if failure.retry:
             if new:
-                logger.warning("%s: %s (%s); trying again", self._host, failure.kind, failure.detail)
+                then = "; trying again" if again else ""
+                logger.warning("%s: %s (%s)%s", self._host, failure.kind, failure.detail, then)
             return
         if failure.kind == "rejected" and self.log.answered:
             # Others like it were answered: this one game has something that the endpoint will not take.

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
+from typing import Any
 
 from progpo_trl.evaluation.policy_files import ADAPTER_CONFIG
+from progpo_trl.publishing.errors import PublishError
+from progpo_trl.settings_values import one_line
 
 CARD, RECIPE, PROMPT = "README.md", "config.yaml", "prompt.jinja"
 TOKENIZER = (
@@ -18,16 +23,31 @@ MODEL = (
 )
 WEIGHTS = (".safetensors", ".bin")
 _NAMES = {CARD, RECIPE, PROMPT, *(name for name in (*TOKENIZER, *ADAPTER, *MODEL) if "*" not in name)}
-_NUMBERED = re.compile(
-    r"evaluation(?:-\d+)?\.json|model(?:-\d+-of-\d+)?\.safetensors|pytorch_model(?:-\d+-of-\d+)?\.bin"
-)
+_EVALUATION = re.compile(r"evaluation(?:-\d+)?\.json")
+_SHARD = re.compile(r"model(?:-\d+-of-\d+)?\.safetensors|pytorch_model(?:-\d+-of-\d+)?\.bin")
 
 
 def is_ours(name: str) -> bool:
     """Whether a path in a repository or a folder is one that publishing writes, of any run."""
-    return name in _NAMES or _NUMBERED.fullmatch(name) is not None
+    return name in _NAMES or is_evaluation(name) or _SHARD.fullmatch(name) is not None
+
+
+def is_evaluation(name: str) -> bool:
+    """Whether a file of this name is an evaluation: a published one, or a training's own."""
+    return _EVALUATION.fullmatch(name) is not None
 
 
 def evaluation_name(i: int) -> str:
     """The name of the i-th evaluation, from 0."""
     return "evaluation.json" if i == 0 else f"evaluation-{i + 1}.json"
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. PublishError when it cannot be read or holds anything else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise PublishError(f"{path}: cannot be read: {one_line(error)}") from error
+    if not isinstance(value, dict):
+        raise PublishError(f"{path}: is no JSON object")
+    return value

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from progpo_trl import atomic
+from progpo_trl.checkpoint_files import numbered
 from progpo_trl.contexts import PROMPTS
 from progpo_trl.evaluation.policy_files import ADAPTER_CONFIG, weights_hash
 from progpo_trl.publishing import evaluations
@@ -31,6 +32,7 @@ from progpo_trl.publishing.files import (
     WEIGHTS,
     evaluation_name,
     is_ours,
+    read_object,
 )
 from progpo_trl.publishing.local import PublicNames, is_local_path, scan
 from progpo_trl.publishing.method import methods_of_settings
@@ -147,8 +149,8 @@ class _Source:
         found = [path for path in named if path.is_file() and is_ours(path.name)]
         weights = [path for path in found if path.suffix in WEIGHTS]
         if not weights:
-            inside = sorted(p.name for p in self.run.glob("checkpoint-*"))
-            hint = f"; publish a checkpoint in it, such as {self.run / inside[-1]}" if inside else ""
+            inside = list(numbered(self.run).values())
+            hint = f"; publish a checkpoint in it, such as {inside[-1]}" if inside else ""
             raise PublishError(f"{self.run}: holds neither a model nor an adapter{hint}")
         for path in weights:
             _check_weights(path)
@@ -159,7 +161,7 @@ class _Source:
     def _base(self, given: str | None) -> Base:
         name = self.settings.get("model_name_or_path")
         if self.adapter:
-            name = _read_json(self.run / ADAPTER_CONFIG).get("base_model_name_or_path") or name
+            name = read_object(self.run / ADAPTER_CONFIG).get("base_model_name_or_path") or name
         base = base_of(name, given)
         if self.adapter and not (base.hub or base.shipped):
             raise PublishError(
@@ -182,7 +184,7 @@ class _Source:
         return PublicNames(names)
 
     def _adapter_base(self) -> str | None:
-        return _read_json(self.run / ADAPTER_CONFIG).get("base_model_name_or_path") if self.adapter else None
+        return read_object(self.run / ADAPTER_CONFIG).get("base_model_name_or_path") if self.adapter else None
 
     def template(self) -> Path | None:
         """The prompt template of the user's own, if the recipe names one."""
@@ -242,7 +244,7 @@ def _copy(path: Path, target: Path, names: PublicNames) -> None:
         except OSError:
             shutil.copyfile(path, target)
     elif path.name in (ADAPTER_CONFIG, "config.json", "tokenizer_config.json", "generation_config.json"):
-        value = _read_json(path)
+        value = read_object(path)
         public = names.config(value)
         if public == value:
             shutil.copyfile(path, target)
@@ -321,16 +323,6 @@ def _check_weights(path: Path) -> None:
             return
     except (SafetensorError, OSError) as error:
         raise PublishError(f"{path}: is damaged: {one_line(error)}") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise PublishError(f"{path}: cannot be read: {one_line(error)}") from error
-    if not isinstance(value, dict):
-        raise PublishError(f"{path}: is no JSON object")
-    return value
 
 
 def check_repo_id(name: str, what: str) -> None:

@@ -41,7 +41,7 @@ def license_metadata(license: str | None, name: str | None = None, link: str | N
             other = "for a licence that is not on its list: --license other --license-name ID --license-link URL"
             # Only what may have been meant: the nearest of all would be a licence that grants something else.
             near = get_close_matches(license.lower(), IDS, n=1, cutoff=0.7)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
+            meant = f" (did you mean {near[0]!r}?)" if near else ""
             raise PublishError(f"--license {license!r:.80}: the Hub knows no such id{meant}; {other}")
         return {"license": license}
     if name is None or link is None:

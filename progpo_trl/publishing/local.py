@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from progpo_trl.secret_values import SECRETS
+from progpo_trl.secret_values import LOGIN_IN_ADDRESS, SECRET_WORDS, SECRETS
 
 # Absolute paths of two parts or more, or in a home folder; what follows a letter, a dot or a colon is part of
 # something else (a URL, a task id, a date).
@@ -18,9 +18,8 @@ _PATH = re.compile(
     r"|(?<![A-Za-z])[A-Za-z]:\\[^\s\"'<>|]+"
     r"|file:/+[\w.+@/-]+|/(?:home|Users)/[\w.+@-]+(?:/[\w.+@-]+)*"
 )
-_SECRET_VARIABLE = re.compile(
-    r"(?i)(?:^|_)(?:(?:api|auth|access)?(?:tokens?|keys?)|secrets?|passwords?|passwd|passphrase|pass|credentials?)(?:_|$)"
-)
+# A variable of any token or key may hold a secret: its value is told from a word below.
+_SECRET_VARIABLE = re.compile(rf"(?i)(?:^|_)(?:{SECRET_WORDS}|tokens?|keys?|pass)(?:_|$)")
 # Words in small letters, capitals or capitalised, as names of things are; a password may be of such words, too.
 _WORDS = re.compile(
     r"(?:[a-z]{1,16}|[A-Z]{1,16}|[A-Z][a-z]{1,15})(?:[-_ ./](?:[a-z]{1,16}|[A-Z]{1,16}|[A-Z][a-z]{1,15}))*"
@@ -107,8 +106,9 @@ def scan(folder: Path) -> list[str]:
         if not path.is_file() or path.suffix not in _TEXT:
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
-        hits = dict(_secrets_in(text, known))
-        for position, place in _paths_in(text, places if path.name in _VOCABULARY else None):
+        pieces = path.name in _VOCABULARY
+        hits = dict(_secrets_in(text, known, pieces))
+        for position, place in _paths_in(text, places if pieces else None):
             hits.setdefault(position, f"the path {place}")
         name, last, line = path.relative_to(folder), 0, 1
         for position in sorted(hits):
@@ -118,8 +118,9 @@ def scan(folder: Path) -> list[str]:
     return found
 
 
-def _secrets_in(text: str, known: list[tuple[str, str]]) -> Iterator[tuple[int, str]]:
-    """(position, what it is)."""
+def _secrets_in(text: str, known: list[tuple[str, str]], pieces: bool) -> Iterator[tuple[int, str]]:
+    """(position, what it is). pieces: the text is a vocabulary, in which one piece may end as a login begins and a
+    later one go on so."""
     taken: set[int] = set()  # ends of what was found: one secret is one finding
     for what, value in known:
         start = text.find(value)
@@ -127,6 +128,8 @@ def _secrets_in(text: str, known: list[tuple[str, str]]) -> Iterator[tuple[int, 
             taken.add(start + len(value))
             yield start, what
     for what, pattern in SECRETS.items():
+        if pieces and what == LOGIN_IN_ADDRESS:
+            continue
         for match in pattern.finditer(text):
             if match.end() not in taken:
                 taken.add(match.end())

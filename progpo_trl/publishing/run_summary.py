@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from progpo_trl.evaluation.results import percent, sampling_name
 from progpo_trl.markdown import Markdown, escaped, table
 from progpo_trl.publishing.errors import PublishError
 from progpo_trl.publishing.evaluations import SMALL_PANEL
-from progpo_trl.settings_values import one_line
+from progpo_trl.publishing.files import read_object
 
 Summary = Mapping[str, Any]
 
@@ -27,12 +26,7 @@ def read_summary(path: Path) -> dict[str, Any]:
     """The content of a summary.json; empty where there is none. PublishError when it is damaged."""
     if not path.is_file():
         return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise PublishError(f"{path}: cannot be read: {one_line(error)}") from error
-    if not isinstance(value, dict):
-        raise PublishError(f"{path}: is no JSON object")
+    value = read_object(path)
     for name, kinds in _KINDS.items():
         if value.get(name) is not None and not isinstance(value[name], kinds):
             raise PublishError(

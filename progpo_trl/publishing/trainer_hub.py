@@ -79,7 +79,7 @@ class Publishing:
             methods=methods_of(self.advantage),
             environment=without_places(known.get("environment") or {"name": self.tasks.name}),
             settings=names.value(asked),
-            data=self.tasks.data_summary(),
+            data=known["data"] if "data" in known else self.tasks.data_summary(),
             around=known,
             evaluations=[names.value(content) for content in contents],
             training=training_rows(

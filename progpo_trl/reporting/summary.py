@@ -27,13 +27,15 @@ class RunSummary:
     def __init__(self, trainer, script, argv: Sequence[str], checkpoint: str | None = None):
         self.trainer, self.script, self.argv, self.checkpoint = trainer, script, list(argv), checkpoint
         self.facts: dict[str, Any] = {}
+        # Counted once and by the process that tells it: a million products take seconds.
+        self.data = trainer.tasks.data_summary() if trainer.accelerator.is_main_process else {}
         self._tell_trainer()
 
     def announce(self) -> None:
         """Say how many tasks there are and what was left out of the data."""
         trainer = self.trainer
         line = f"{len(trainer.train_dataset)} training tasks, {len(trainer.eval_task_ids)} in the evaluation panel"
-        skipped = trainer.tasks.data_summary().get("skipped") or {}
+        skipped = self.data.get("skipped") or {}
         if skipped:
             line += "; left out: " + ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
         trainer.accelerator.print(line)
@@ -88,7 +90,7 @@ class RunSummary:
         return {
             **self.facts,
             "environment": without_secrets(self.script.environment),
-            "data": self.trainer.tasks.data_summary(),
+            "data": self.data,
             "advantage": self.script.advantage,
             "progress_fallback": self.script.progress_fallback,
             "model": self.script.asked.get("model_name_or_path"),

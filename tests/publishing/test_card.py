@@ -185,7 +185,7 @@ def test_which_evaluations_belong_to_a_run(tmp_path):
     ("words", "said"),
     [
         (("My Own License (c)",), "the Hub knows no such id; for a licence that is not on its list: --license other"),
-        (("Apache-2.0",), "did you mean 'apache-2.0'?"),
+        (("Apache-2.0",), "no such id (did you mean 'apache-2.0'?); for a licence that is not on its list: "),
         (("other",), "needs --license-name ID and --license-link URL"),
         (("other", "My Own", "https://e.example/l"), "--license-name 'My Own': must be small letters"),
         (("other", "my-own", "LICENSE\nx: y"), "--license-link"),

@@ -23,6 +23,10 @@ from progpo_trl.publishing.local import PublicNames, scan
         ("progpo evaluate x --api_key abcdefgh12345678", "named a secret"),
         ("progpo evaluate x --api-key=abcdefgh12345678", "named a secret"),
         ('"--api-key", "abcdefgh12345678"', "named a secret"),
+        ("api_token: abcdefghijklmnopqrstu1", "named a secret"),
+        ("GITHUB_TOKEN=abcdefghijklmnopqrstu1", "named a secret"),
+        ('"passphrase": "abcdefghijklmnopqrstu1"', "named a secret"),
+        ("credentials: abcdefghijklmnopqrst1", "named a secret"),
         ("-----BEGIN OPENSSH PRIVATE KEY-----", "a private key"),
         ("password: correct-horse-battery", "named a secret"),
         ("see /home/alice/runs/x for more", "the path /home/alice/runs/x"),
@@ -47,6 +51,8 @@ def test_found(text, what, tmp_path):
         "<think></think><action>go to bed 1</action> and/or 1/2",
         "revision: " + "a1" * 20,
         "data " + "cd" * 32,
+        "token_level: sequence_level_x, max_tokens: 1000000000000, tokens_per_second: 123456789012.5",
+        "tokenizer_class: Qwen2TokenizerFast",
         '"pad_token": "<|endoftext|>", "eos_token": "<|im_end|>"',
         "--api-key-env OPENAI_API_KEY, or the secret: keep it; the password is asked for",
         "Authorization: see the manual; a bearer of tokens",
@@ -63,6 +69,9 @@ def test_not_found(text, tmp_path):
 def test_a_vocabulary_may_hold_any_piece(tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"/usr/bin/env": 1, "/home/user/x": 2}')
     (tmp_path / "model.safetensors").write_bytes(b"/home/alice/x hf_" + b"a" * 34)
+    assert scan(tmp_path) == []
+    for name in ("vocab.json", "tokenizer.json"):
+        (tmp_path / name).write_text('{"http://":1,"a":2,"@b":3}')
     assert scan(tmp_path) == []
     (tmp_path / "tokenizer.json").write_text('{"hf_' + "a" * 34 + '": 1}')
     assert "a Hugging Face token" in scan(tmp_path)[0]

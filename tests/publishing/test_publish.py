@@ -358,6 +358,9 @@ def test_what_cannot_be_published(runs, tmp_path, capsys):
     assert "model.safetensors: is damaged" in said(run, "--dry-run")
     weights.unlink()
     assert "holds neither a model nor an adapter" in said(run, "--dry-run")
+    for number in (1, 9, 10, 11):
+        (run / f"checkpoint-{number}").mkdir()
+    assert f"publish a checkpoint in it, such as {run / 'checkpoint-11'}" in said(run, "--dry-run")
     (run / "config.yaml").unlink()
     assert "--config FILE" in said(run, "--dry-run")
     assert (tmp_path / "home" / "thesis.tex").read_text() == "x"
