@@ -269,6 +269,15 @@ def test_the_model_that_is_trained_on_stays_where_it_lies(run, tmp_path):
     AutoModelForCausalLM.from_pretrained(tmp_path / "run")
 
 
+def test_files_of_somebody_else_stay(tmp_path):
+    from progpo_trl.publishing.earlier_run import set_aside_earlier_run
+
+    (tmp_path / "README.md").write_text("My project.")
+    (tmp_path / "config.yaml").write_text("name: mine\n")
+    assert set_aside_earlier_run(tmp_path, "quickstart") is None
+    assert (tmp_path / "README.md").read_text() == "My project."
+
+
 def test_the_tasks_are_counted_once(tmp_path, capsys, monkeypatch):
     from progpo_trl.environments import TaskSet
 

@@ -12,14 +12,25 @@ PREVIOUS = "previous-run"
 _RESULTS = {CARD, "summary.json", "learning_curve.png", "trainer_state.json", "training_args.bin"}
 
 
+def _is_run(recipe: Path) -> bool:
+    try:
+        with open(recipe, encoding="utf-8", errors="replace") as file:
+            return file.readline().startswith("# progpo_trl ")
+    except (FileNotFoundError, IsADirectoryError):
+        return False
+
+
 def set_aside_earlier_run(output: Path, model: str) -> Path | None:
     """Move the results of an earlier run in `output` into a folder in it, `previous-run` or `previous-run-2`, ...:
     model, tokenizer, evaluations, card, summary, and the recipe that belongs to them. Returns it; None where there are
     none. Nothing is deleted. OSError when they cannot be moved.
 
     model: what the new run trains, by its path or name. Where it lies in `output` itself its files stay: a run that is
-    resumed loads them again. So does a prompt, which the new run may use.
+    resumed loads them again. So does a prompt, which the new run may use. A folder without a recipe that `progpo train`
+    wrote is somebody else's: nothing in it is touched.
     """
+    if not _is_run(output / RECIPE):
+        return None
     trained_here = Path(model).expanduser().resolve() == output.resolve()
     names = {path.name for path in output.iterdir() if path.is_file()}
     found = {
