@@ -26,8 +26,8 @@ def set_aside_earlier_run(output: Path, model: str) -> Path | None:
     none. Nothing is deleted. OSError when they cannot be moved.
 
     model: what the new run trains, by its path or name. Where it lies in `output` itself its files stay: a run that is
-    resumed loads them again. So does a prompt, which the new run may use. A folder without a recipe that `progpo train`
-    wrote is somebody else's: nothing in it is touched.
+    resumed loads them again. So does a prompt, which the new run may use. A folder without a recipe of `progpo train`
+    is somebody else's: nothing in it is touched.
     """
     if not _is_run(output / RECIPE):
         return None
