@@ -5,6 +5,7 @@ when nothing is learned.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import math
@@ -189,7 +190,10 @@ def _start_file(path: str, step: int) -> None:
     if not os.path.exists(path):
         return
     if step == 0:
-        os.replace(path, path.removesuffix(".jsonl") + ".previous.jsonl")
+        # A name that is free: the file of the run before the last is somebody's work too.
+        stem = path.removesuffix(".jsonl") + ".previous"
+        names = (f"{stem}.jsonl" if n == 1 else f"{stem}-{n}.jsonl" for n in itertools.count(1))
+        os.replace(path, next(name for name in names if not os.path.isfile(name)))
         return
     with (
         atomic.replacing(path) as partial,

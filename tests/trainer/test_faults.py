@@ -240,11 +240,15 @@ def test_no_prompt_fits(tmp_path, tokenizer):
         make(tmp_path, tokenizer, max_context_length=3).train()
 
 
-def test_a_second_run_puts_the_first_file_aside(tmp_path, tokenizer):
-    for _ in range(2):
-        make(tmp_path, tokenizer, seed=np.random.randint(1000)).train()
-    assert len(records(tmp_path)) == 8
-    assert (tmp_path / "episodes.previous.jsonl").is_file()
+def test_a_new_run_puts_the_files_of_all_earlier_ones_aside(tmp_path, tokenizer):
+    written = []
+    for seed in range(3):
+        make(tmp_path, tokenizer, seed=seed).train()
+        assert len(records(tmp_path)) == 8
+        written.append((tmp_path / "episodes.jsonl").read_bytes())
+    assert len(set(written)) == 3
+    assert (tmp_path / "episodes.previous.jsonl").read_bytes() == written[0]
+    assert (tmp_path / "episodes.previous-2.jsonl").read_bytes() == written[1]
 
 
 def test_a_resumed_run_drops_what_its_checkpoint_does_not_know(tmp_path, tokenizer):
