@@ -135,9 +135,10 @@ def test_unusable_recordings_are_clear_errors(check, games):
         ("t.jsonl", b""),
         ("t.jsonl", b"[" * 100_000),
         ("t.jsonl.gz", b"not gzip"),
-        ("t.jsonl.gz", gzip.compress(b"{}" * 9999)[:30]),
+        ("t.jsonl.gz", gzip.compress(b"{}" * 9999, mtime=0)[:30]),
         ("t.jsonl.xz", b"not xz"),
     ],
+    ids=["cut", "not-utf8", "empty", "deep", "not-gzip", "cut-gzip", "not-xz"],
 )
 def test_unreadable_recordings_are_clear_errors(check, name, content):
     status, out, err = check(content=content, name=name)
