@@ -119,4 +119,4 @@ def test_any_text(response):
 def test_ten_megabytes_take_a_moment(unit):
     started = time.process_time()
     project(unit * (10_000_000 // len(unit)))
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 60, "one that looks back at every character takes hours"

@@ -224,7 +224,7 @@ class Typist:
             os.execvpe(sys.executable, [sys.executable, "-m", "progpo_trl", *words], os.environ | {"TERM": "xterm"})
         self.seen = ""
 
-    def until(self, text: str, seconds: float = 60) -> str:
+    def until(self, text: str, seconds: float = 240) -> str:
         """Read until `text` was printed; what came until then."""
         end = time.monotonic() + seconds
         while text not in self.seen:

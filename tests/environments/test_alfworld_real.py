@@ -4,7 +4,6 @@ import json
 import lzma
 import pickle
 import random
-import time
 
 import pytest
 
@@ -62,15 +61,12 @@ def test_shards_and_official_files_of_a_game_play_alike(alfworld, tasks):
             assert official.task_type(task_id) == tasks.task_type(task_id)
 
 
-def test_an_episode_is_small_and_steps_are_fast(tasks):
-    # Bounds with room for a busy machine; benchmarks/alfworld_engine.py measures.
-    rng, times = random.Random(0), []
+def test_an_episode_is_small(tasks):
+    """Pickled after 50 steps. benchmarks/alfworld_engine.py measures its memory, and the time of a step."""
+    rng = random.Random(0)
     for task_id in tasks.task_ids("valid_seen")[:20]:
         environment = tasks.make()
         admissible = environment.reset(task_id).admissible
         for _ in range(50):
-            start = time.process_time_ns()
             admissible = environment.step(rng.choice(admissible)).admissible
-            times.append(time.process_time_ns() - start)
         assert len(pickle.dumps(environment)) < 64 * 1024
-    assert sorted(times)[len(times) // 2] < 100_000
