@@ -10,7 +10,7 @@ from typing import Literal
 from progpo_trl.advantages import Estimator, make_estimator
 from progpo_trl.episodes import INVALID_ACTION_PENALTY
 from progpo_trl.explain import ExplainError, explain, read_generation
-from progpo_trl.explain_read import episodes_file
+from progpo_trl.explain_read import ends_within_a_line, episodes_file
 from progpo_trl.reporting.explanation import as_html, as_text, printable
 from progpo_trl.settings_sections import convert_section
 from progpo_trl.settings_values import Setting, SettingsError, convert, one_line, read_argument, read_file
@@ -59,9 +59,10 @@ def run(args: argparse.Namespace) -> int:
         return 2
     _print(as_text(account, step))
     if account.largest_difference > _TOLERANCE:
+        cut = "an episode is missing here (the file's last line is cut off), or " if ends_within_a_line(path) else ""
         print(
-            f"\nThe run recorded other advantages (up to {account.largest_difference:.3g} apart): it used another "
-            "estimator, other settings, or a compute_advantages() of its own."
+            f"\nThe run recorded other advantages (up to {account.largest_difference:.3g} apart): {cut}"
+            "it used another estimator, other settings, or a compute_advantages() of its own."
         )
     _print(f"\n{page}")
     return 0

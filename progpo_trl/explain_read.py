@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,15 @@ def episodes_file(path: str | Path) -> Path:
     if not (path / EPISODES).is_file():
         raise ExplainError(f"{path}: this folder holds no {EPISODES}; {_ASK} (a run has one with save_episodes)")
     return path / EPISODES
+
+
+def ends_within_a_line(path: Path) -> bool:
+    """Whether the file's last line is cut off, as a killed run leaves it."""
+    with open(path, "rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def read_generation(path: str | Path, step: int | None = None) -> tuple[int, list[Episode]]:

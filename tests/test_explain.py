@@ -334,6 +334,19 @@ def test_half_a_last_line_is_left_out(run_folder, cut, caplog):
         read_generation(path)
 
 
+def test_an_episode_that_was_cut_off_is_a_reason_for_other_advantages(run_folder, capsys):
+    path = run_folder / "episodes.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    last = json.loads(lines[-1])
+    command = ["explain", str(path), "--step", str(last["step"]), "--group", str(last["group"])]
+    assert main(command) == 0
+    assert "other advantages" not in capsys.readouterr().out
+    path.write_bytes(b"".join(lines)[:-30])
+    assert main(command) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "an episode is missing here (the file's last line is cut off), or it used another estimator" in said
+
+
 def test_episodes_survive_the_file(tmp_path):
     episodes = generation(GRPO())
     for e in episodes:

@@ -9,6 +9,7 @@ import pytest
 from viewer_runs import EVIL, episode, opened, step, write, write_run
 
 from progpo_trl.advantages import ProGPO, coverage
+from progpo_trl.cli import main
 from progpo_trl.episodes import StepBatch, episode_from_json
 from progpo_trl.faults import exclude_lonely
 from progpo_trl.metrics import episode_metrics, group_metrics
@@ -107,7 +108,7 @@ def test_a_rewritten_file_is_read_again(tmp_path):
     assert index.task_ids.texts == ["other", "task-0"]
 
 
-def test_damaged_lines_are_named_and_the_others_are_read(tmp_path):
+def test_damaged_lines_are_named_and_the_others_are_read(tmp_path, capsys):
     bad = {
         b"\xff\xfe\n": "UTF-8",
         b"{\n": "JSON",
@@ -129,7 +130,7 @@ def test_damaged_lines_are_named_and_the_others_are_read(tmp_path):
         b'{"steps": [], "extra_rewards": [1]}\n': "extra_rewards",
         b'{"steps": [], "return": 1' + b"0" * 5000 + b"}\n": "not JSON",
     }
-    index = index_of(tmp_path, episode(), *bad, b"\n", episode(index=1))
+    index = index_of(tmp_path, episode(), *bad, b"\n", episode(index=1), b'{"cut')
     assert [row.index for row in index.rows] == [0, 1]
     assert index.n_damaged == len(bad)
     assert [line for line, _ in index.damaged] == list(range(2, 2 + len(bad)))
@@ -139,6 +140,13 @@ def test_damaged_lines_are_named_and_the_others_are_read(tmp_path):
     assert (
         f"{len(bad)} damaged lines of episodes.jsonl left out: line 2 is not UTF-8 text; line 3 is not" in notices[0]
     )
+    assert "the last line is not complete yet (5 bytes)" in notices[1]
+    assert main(["view", str(tmp_path), "--export", str(tmp_path / "page.html")]) == 0
+    said = capsys.readouterr().err
+    assert f"{len(bad)} damaged lines of episodes.jsonl left out" in said
+    assert "(5 bytes)" in said
+    assert main(["plots", str(tmp_path), "--out", str(tmp_path / "plots")]) == 0
+    assert said.replace("view:", f"plots: {tmp_path.name}:") == capsys.readouterr().err
 
 
 def test_many_damaged_lines_are_counted(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Run:
     """One run as the plots see it. settings: those that make it another experiment than others, flat.
 
     seed: of the training and of its data's order. held_out: "before" and "after" -> the success on held-out games and
-    its interval, where summary.json has them.
+    its interval, where summary.json has them. damage: what of its files could not be read, for people.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Run:
     curves: Curves
     advantages: Histogram | None
     held_out: dict[str, tuple[float, float, float]]
+    damage: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,13 @@ def read_run(path: str | Path) -> Run:
     index = folder.training.index
     index.refresh()
     if not index.rows:
-        raise NothingToViewError(f"{path}: its episodes.jsonl holds no episodes")
+        raise NothingToViewError("; ".join([f"{path}: its episodes.jsonl holds no episodes", *folder.training.damage]))
     groups = groups_of(index, folder.gate)
     settings = {k: v for k, v in _flat(folder.config).items() if not _NOT_COMPARED.fullmatch(k)}
     settings = settings or {"run": folder.name}  # without its settings a run is like no other
     curves, advantages = curves_of(index, groups), histogram_of(index, groups)
     seed = (str(folder.config.get("seed", _SEED)), str(folder.config.get("data_seed")))
-    return Run(folder.name, folder.method, seed, settings, curves, advantages, folder.held_out)
+    return Run(folder.name, folder.method, seed, settings, curves, advantages, folder.held_out, folder.damage)
 
 
 def lines_of(runs: Sequence[Run]) -> list[Line]:

@@ -32,6 +32,9 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--out: {args.out} is a file; name a folder")
         paths = list({path.resolve(): path for path in args.runs}.values())
         runs = [read_run(path) for path in tqdm(paths, desc="reading runs", unit="run", leave=False, disable=None)]
+        for run in runs:
+            for damage in run.damage:
+                print(f"progpo plots: {printable(run.name)}: {printable(damage)}", file=sys.stderr)
         for line in lines_of(runs):
             last = max(int(run.curves.update[-1]) for run in line.runs)
             if len(line.update) == 0:

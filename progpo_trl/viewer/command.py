@@ -82,8 +82,17 @@ def _export(folder, args: argparse.Namespace) -> int:
             last_generations=args.last_generations,
             on_episode=lambda: bar.update(min(1, bar.total - bar.n)),
         )
+    _tell(folder)
     print("\n".join([*left_out, f"{args.export} ({args.export.stat().st_size / 1e6:.1f} MB)"]))
     return 0
+
+
+def _tell(folder) -> None:
+    """Say in the terminal, too, what could not be read."""
+    from progpo_trl.reporting.explanation import printable
+
+    for line in folder.damage:
+        print(f"progpo view: {printable(line)}", file=sys.stderr)
 
 
 def _serve(folder, args: argparse.Namespace) -> int:
@@ -96,6 +105,7 @@ def _serve(folder, args: argparse.Namespace) -> int:
         raise OSError(
             f"port {args.port} cannot be used: {error.strerror or error}; --port 0 takes a free one"
         ) from None
+    _tell(folder)
     print(f"{folder.name} on {server.url} (Ctrl-C ends it)", flush=True)
     if not args.no_browser and _has_screen():
         import webbrowser

@@ -37,7 +37,7 @@ def document(
     return {
         "name": run.name,
         "facts": _facts(run),
-        "notices": [*run.notices, *notices, *(line for source in run.sources for line in _damage(source))],
+        "notices": [*notices, *run.damage],
         "gate": {"text": _gate(run), "fallback": run.fallback is not None, "known": bool(run.config)},
         "sources": [_source(*each) for each in zip(run.sources, groups, rows, strict=True)],
         "charts": [
@@ -65,18 +65,6 @@ def _facts(run: RunFolder) -> list[list[str]]:
     for when, (rate, low, high) in run.held_out.items():
         found.append([f"held-out games {when}", f"{rate:.1%} [{low:.1%}, {high:.1%}]"])
     return found
-
-
-def _damage(source: Source) -> list[str]:
-    index, notices = source.index, []
-    if index.n_damaged:
-        named = "; ".join(f"line {line} {problem}" for line, problem in index.damaged)
-        lines = f"{index.n_damaged} damaged line{'s' if index.n_damaged > 1 else ''} of {index.path.name}"
-        more = index.n_damaged - len(index.damaged)
-        notices.append(f"{source.name}: {lines} left out: {named}" + (f"; and {more} more" if more else ""))
-    if index.pending:
-        notices.append(f"{source.name}: the last line is not complete yet ({index.pending} bytes) and left out.")
-    return notices
 
 
 def _gate(run: RunFolder) -> str:

@@ -32,6 +32,19 @@ class Source:
     kind: str
     index: EpisodeIndex
 
+    @property
+    def damage(self) -> list[str]:
+        """What of its file could not be read, for people."""
+        index, found = self.index, []
+        if index.n_damaged:
+            named = "; ".join(f"line {line} {problem}" for line, problem in index.damaged)
+            lines = f"{index.n_damaged} damaged line{'s' if index.n_damaged > 1 else ''} of {index.path.name}"
+            more = index.n_damaged - len(index.damaged)
+            found.append(f"{self.name}: {lines} left out: {named}" + (f"; and {more} more" if more else ""))
+        if index.pending:
+            found.append(f"{self.name}: the last line is not complete yet ({index.pending} bytes) and left out.")
+        return found
+
 
 @dataclass
 class RunFolder:
@@ -49,6 +62,11 @@ class RunFolder:
     def name(self) -> str:
         """The name of the run's folder."""
         return self.path.resolve().name or str(self.path)
+
+    @property
+    def damage(self) -> list[str]:
+        """What of its files could not be read, for people."""
+        return [*self.notices, *(line for source in self.sources for line in source.damage)]
 
     @property
     def training(self) -> Source | None:
