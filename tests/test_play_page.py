@@ -384,7 +384,7 @@ def test_the_command_serves_until_ctrl_c(tmp_path):
     connection = http.client.HTTPConnection(HOST, int(port), timeout=30)
     connection.request("GET", path.decode())
     assert connection.getresponse().status == 200
-    taken = subprocess.run([*words[:-1], port.decode()], capture_output=True, text=True, timeout=60, check=False)
+    taken = subprocess.run([*words[:-1], port.decode()], capture_output=True, text=True, timeout=240, check=False)
     assert taken.returncode == 2
     assert re.fullmatch(r"progpo play: error: port \d+ cannot be used: .*--port 0 takes a free one\n", taken.stderr)
     os.kill(pid, signal.SIGINT)

@@ -200,7 +200,7 @@ def test_ids_of_lists_do_not_act_on_the_terminal(play, tmp_path):
 
 def test_a_pipe_of_bytes_is_no_crash():
     words = [sys.executable, "-m", "progpo_trl", *ROOMS]
-    done = subprocess.run(words, input=b"\xff\xfe\x00look\n1\n", capture_output=True, timeout=120, check=False)
+    done = subprocess.run(words, input=b"\xff\xfe\x00look\n1\n", capture_output=True, timeout=240, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"Left after 2 steps" in done.stdout
     assert b"\x1b" not in done.stdout

@@ -265,7 +265,7 @@ def test_the_command_serves_until_ctrl_c(tmp_path):
         assert json.loads(connection.getresponse().read())["name"] == "run"
         connection.close()
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(240) == 0
         assert "Stopped." in process.stdout.read()
 
 
