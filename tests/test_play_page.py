@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
-from play_sites import EVIL, hostile_tasks, play_site, serving
+from play_sites import EVIL, exit_code, hostile_tasks, play_site, serving
 
 from progpo_trl.environments import load_environment
 from progpo_trl.environments.webshop.store import build_store, generated_source
@@ -388,6 +388,6 @@ def test_the_command_serves_until_ctrl_c(tmp_path):
     assert taken.returncode == 2
     assert re.fullmatch(r"progpo play: error: port \d+ cannot be used: .*--port 0 takes a free one\n", taken.stderr)
     os.kill(pid, signal.SIGINT)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert exit_code(pid) == 0
     assert os.read(terminal, 4096).split() == [b"Stopped."]
     os.close(terminal)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from play_sites import EVIL, hostile_tasks
+from play_sites import EVIL, exit_code, hostile_tasks
 from webshop_shop import item, write_shop
 
 from progpo_trl.cli import main
@@ -241,7 +241,7 @@ class Typist:
         os.write(self.terminal, text.encode())
 
     def status(self) -> int:
-        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        status = exit_code(self.pid)
         os.close(self.terminal)  # not before: that would end the program
         return status
 
