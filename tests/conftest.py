@@ -1,6 +1,7 @@
 """Fixtures that all tests share."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +11,11 @@ import pytest
 # An example that takes its time on a busy machine is no failure.
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
+
+# As in a terminal: a shell starts background jobs, CI's among them, with SIGINT ignored, and all that a test starts
+# would inherit that and never hear its Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

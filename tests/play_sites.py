@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Thread
@@ -64,3 +67,15 @@ def within(n: int, done: Callable[[], bool], act: Callable[[], None]) -> bool:
             return True
         act()
     return done()
+
+
+def exit_code(pid: int, seconds: float = 240) -> int:
+    """Exit code of a child, negative for signals; one that does not end in time is killed, and the test fails."""
+    end = time.monotonic() + seconds
+    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise AssertionError(f"the program did not end within {seconds:g} s")
+        time.sleep(0.02)
+    return os.waitstatus_to_exitcode(ended[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -21,14 +20,12 @@ def test_help_is_instant_and_loads_no_torch():
     code = (
         "import sys\nfrom progpo_trl.cli import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit as done:\n    assert done.code == 0\n"
-        "heavy = {'torch', 'transformers', 'trl', 'numpy', 'yaml'} & set(sys.modules)\nassert not heavy, heavy"
+        "heavy = {'torch', 'transformers', 'trl', 'numpy', 'yaml'} & set(sys.modules)\nassert not heavy, heavy\n"
+        "assert len(sys.modules) < 200, len(sys.modules)"
     )
-    before = os.times()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert all(command in done.stdout for command in ("train", "verify", "webshop", "recipes", "--version"))
-    after = os.times()  # CPU time of the child, which a busy machine does not change
-    assert after.children_user + after.children_system - before.children_user - before.children_system < 1
 
 
 def test_version_and_recipes(capsys):

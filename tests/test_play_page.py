@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
-from play_sites import EVIL, hostile_tasks, play_site, serving
+from play_sites import EVIL, exit_code, hostile_tasks, play_site, serving
 
 from progpo_trl.environments import load_environment
 from progpo_trl.environments.webshop.store import build_store, generated_source
@@ -384,10 +384,10 @@ def test_the_command_serves_until_ctrl_c(tmp_path):
     connection = http.client.HTTPConnection(HOST, int(port), timeout=30)
     connection.request("GET", path.decode())
     assert connection.getresponse().status == 200
-    taken = subprocess.run([*words[:-1], port.decode()], capture_output=True, text=True, timeout=60, check=False)
+    taken = subprocess.run([*words[:-1], port.decode()], capture_output=True, text=True, timeout=240, check=False)
     assert taken.returncode == 2
     assert re.fullmatch(r"progpo play: error: port \d+ cannot be used: .*--port 0 takes a free one\n", taken.stderr)
     os.kill(pid, signal.SIGINT)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert exit_code(pid) == 0
     assert os.read(terminal, 4096).split() == [b"Stopped."]
     os.close(terminal)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from play_sites import EVIL, hostile_tasks
+from play_sites import EVIL, exit_code, hostile_tasks
 from webshop_shop import item, write_shop
 
 from progpo_trl.cli import main
@@ -200,7 +200,7 @@ def test_ids_of_lists_do_not_act_on_the_terminal(play, tmp_path):
 
 def test_a_pipe_of_bytes_is_no_crash():
     words = [sys.executable, "-m", "progpo_trl", *ROOMS]
-    done = subprocess.run(words, input=b"\xff\xfe\x00look\n1\n", capture_output=True, timeout=120, check=False)
+    done = subprocess.run(words, input=b"\xff\xfe\x00look\n1\n", capture_output=True, timeout=240, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"Left after 2 steps" in done.stdout
     assert b"\x1b" not in done.stdout
@@ -241,7 +241,7 @@ class Typist:
         os.write(self.terminal, text.encode())
 
     def status(self) -> int:
-        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        status = exit_code(self.pid)
         os.close(self.terminal)  # not before: that would end the program
         return status
 

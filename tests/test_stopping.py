@@ -1,11 +1,14 @@
 """Signals: who handles them when, what they interrupt, and that everything is put back."""
 
+import contextlib
 import os
 import signal
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from progpo_trl import stopping
 from progpo_trl.stopping import SIGNALS, StopSignals, TrainingInterrupted
 
 
@@ -45,6 +48,29 @@ def test_another_process_s_signal_counts_and_is_not_the_first_of_two():
     with stop.handled():
         assert stop.agree(lambda mine: max(mine, signal.SIGTERM)) == signal.SIGTERM
         signal.raise_signal(signal.SIGTERM)  # a second one would end this process
+
+
+@pytest.mark.parametrize(("seconds", "ended"), [(0.0, False), (0.9, False), (1.1, True)])
+def test_within_a_second_another_signal_is_the_same_request(monkeypatch, seconds, ended):
+    """By a clock of its own, which no busy machine moves on."""
+
+    class Ended(BaseException):
+        pass
+
+    def leave(code):
+        assert code == 143
+        raise Ended
+
+    now = 100.0
+    monkeypatch.setattr(stopping, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(os, "_exit", leave)
+    stop = StopSignals()
+    with stop.handled():
+        signal.raise_signal(signal.SIGINT)
+        now += seconds
+        with pytest.raises(Ended) if ended else contextlib.nullcontext():
+            signal.raise_signal(signal.SIGTERM)
+        assert stop.agree(lambda n: n) == signal.SIGINT
 
 
 def test_inactive_it_costs_nothing_and_asks_nobody():

@@ -258,15 +258,18 @@ def test_the_command_serves_until_ctrl_c(tmp_path):
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}
     ) as process:
-        line = process.stdout.readline()
-        port = int(re.fullmatch(rf"run on http://{re.escape(HOST)}:(\d+) \(Ctrl-C ends it\)\n", line)[1])
-        connection = http.client.HTTPConnection(HOST, port, timeout=30)
-        connection.request("GET", "/run.json")
-        assert json.loads(connection.getresponse().read())["name"] == "run"
-        connection.close()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
-        assert "Stopped." in process.stdout.read()
+        try:
+            line = process.stdout.readline()
+            port = int(re.fullmatch(rf"run on http://{re.escape(HOST)}:(\d+) \(Ctrl-C ends it\)\n", line)[1])
+            connection = http.client.HTTPConnection(HOST, port, timeout=30)
+            connection.request("GET", "/run.json")
+            assert json.loads(connection.getresponse().read())["name"] == "run"
+            connection.close()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(240) == 0
+            assert "Stopped." in process.stdout.read()
+        finally:
+            process.kill()  # nobody waits for one that does not stop
 
 
 def test_the_name_of_a_folder_is_escaped():

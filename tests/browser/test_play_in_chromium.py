@@ -46,7 +46,7 @@ def click(page, element):
     # While one page gives way to the other, the driver may fail to ask either, even for how the click went.
     with contextlib.suppress(WebDriverException):
         element.click()
-    arrived = WebDriverWait(page, 30, poll_frequency=0.05, ignored_exceptions=(WebDriverException,))
+    arrived = WebDriverWait(page, 120, poll_frequency=0.05, ignored_exceptions=(WebDriverException,))
     arrived.until(lambda page: page.execute_script("return !window.left && document.readyState === 'complete'"))
 
 

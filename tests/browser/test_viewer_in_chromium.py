@@ -37,7 +37,7 @@ def server(run):
 def wait(page, script):
     from selenium.webdriver.support.wait import WebDriverWait
 
-    return WebDriverWait(page, 30, poll_frequency=0.02).until(lambda page: page.execute_script(f"return {script}"))
+    return WebDriverWait(page, 120, poll_frequency=0.02).until(lambda page: page.execute_script(f"return {script}"))
 
 
 def visit(page, url, fragment=""):
@@ -82,6 +82,12 @@ def found(page):
     return tuple(numbers[:2])
 
 
+def reset(page):
+    """No filter, and the form drawn anew: what is typed before that may be lost."""
+    page.find_element("css selector", "#filters [type=reset]").click()
+    return found(page)
+
+
 def test_filters_find_what_the_file_holds(page, server, run):
     index = run.training.index
     visit(page, server.url)
@@ -98,18 +104,20 @@ def test_filters_find_what_the_file_holds(page, server, run):
     select(page, "invalid", "format")
     failed = [r for r in failed if r.bad_format]
     assert found(page) == (len({(r.section, r.group) for r in failed}), len(failed))
-    page.find_element("css selector", "#filters [type=reset]").click()
+    assert reset(page) == (72, 576)
     select(page, "kind", "fail")
     wins = {}
     for r in index.rows:
         wins.setdefault((r.section, r.group), []).append(r.success)
     assert found(page)[0] == sum(not any(group) for group in wins.values()) > 0
-    page.find_element("id", "from").send_keys("3")
+    page.find_element("id", "from").send_keys("3\n")
+    wait(page, "location.hash.includes('from=3')")
+    found(page)
     page.find_element("id", "to").send_keys("4\n")
     late = sum(not any(group) for (section, _), group in wins.items() if section in (3, 4))
     wait(page, "location.hash.includes('to=4')")
     assert found(page)[0] == late
-    page.find_element("css selector", "#filters [type=reset]").click()
+    reset(page)
     page.find_element("id", "q").send_keys("GO TO THE MOON\n")
     wait(page, "location.hash.includes('q=')")
     assert found(page)[1] == sum(row is not None for row in index.scan("go to the moon")) > 0
@@ -279,8 +287,7 @@ def test_an_export_works_from_a_file(page, run, tmp_path):
     visit(page, out.as_uri(), "#q=nowhere+to+be+found")
     assert found(page) == (0, 0)
     assert "this file holds 96 of 576 episodes, of updates 10 to 11" in text(page, ".notice")
-    page.find_element("css selector", "#filters [type=reset]").click()
-    assert found(page) == (12, 96)
+    assert reset(page) == (12, 96)
     page.find_element("id", "q").send_keys("go to the moon\n")
     wait(page, "location.hash.includes('q=')")
     found_in_file = [row for row in run.training.index.scan("go to the moon") if row is not None]

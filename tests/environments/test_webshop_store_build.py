@@ -183,7 +183,7 @@ def test_ctrl_c_is_one_line_and_the_same_command_goes_on(tmp_path):
     while b"product/s" not in seen:
         seen += os.read(process.stderr.fileno(), 4096)
     process.send_signal(signal.SIGINT)
-    out, rest = process.communicate()
+    out, rest = process.communicate(timeout=240)
     assert (process.returncode, out) == (130, b"")
     said = (seen + rest).decode()
     assert said.endswith("\nprogpo webshop index: stopped; the same command goes on from here\n")

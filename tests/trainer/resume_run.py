@@ -6,6 +6,7 @@ nothing with the test's process.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import resource
@@ -79,6 +80,8 @@ def _enter(function, args, kwargs, log: str, rank: int, ranks: int, port: int | 
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # On a busy machine seconds may pass between two signals that are one request.
+    StopSignals.REPEATED = math.inf
     torch.set_num_threads(1)
     if ranks > 1:
         os.environ |= {
@@ -259,6 +262,8 @@ def launch(base, folder, **settings) -> int:
 
 
 def _launched(base, folder, settings) -> None:
+    # What comes after the training's end, on a busy machine, does not take this process's last words.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     os.environ["ACCELERATE_USE_CPU"] = "true"
     (Path(folder) / f"pid-{os.environ['RANK']}").write_text(str(os.getpid()))
     code = train(base, folder, signals=True, ranks=2, **settings)
