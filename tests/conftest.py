@@ -1,5 +1,6 @@
 """Fixtures that all tests share."""
 
+import logging
 import os
 import signal
 import sys
@@ -39,6 +40,16 @@ def _private_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _loggers():
+    """What a test makes quiet, as benchmarks do, speaks again in the next one."""
+    loggers = [logging.getLogger(name) for name in ("progpo_trl", "transformers")]
+    before = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -176,7 +176,7 @@ def test_damaged_files_end_it_with_one_line(play, tmp_path):
     path.write_bytes(content)
     status, out, err = play(words, "click[nothing]", f"search[{goal.instruction}]", "look")
     assert status == 2
-    assert re.fullmatch(rf"progpo play: error: {path}, record \d+: is damaged: .*\n", err)
+    assert re.fullmatch(rf"progpo play: error: {re.escape(str(path))}, record \d+: is damaged: .*\n", err)
     assert out.endswith(f"Saved to {saved}.\nLeft after 1 step; the episode was not over.\n")
 
 
@@ -219,9 +219,12 @@ class Typist:
     """`progpo play` at a pseudo-terminal."""
 
     def __init__(self, *words):
+        # Of colours and of how wide it is, only this terminal speaks.
+        mute = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
+        environment = {name: value for name, value in os.environ.items() if name not in mute} | {"TERM": "xterm"}
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
-            os.execvpe(sys.executable, [sys.executable, "-m", "progpo_trl", *words], os.environ | {"TERM": "xterm"})
+            os.execvpe(sys.executable, [sys.executable, "-m", "progpo_trl", *words], environment)
         self.seen = ""
 
     def until(self, text: str, seconds: float = 240) -> str:
