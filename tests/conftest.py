@@ -9,8 +9,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# An example that takes its time on a busy machine is no failure.
-hypothesis.settings.register_profile("no deadline", deadline=None)
+# An example that takes its time on a busy machine is no failure. CI tries the same examples every time: a rare one that
+# fails is to be found at a desk.
+CI = os.environ.get("CI", "").lower() == "true"
+hypothesis.settings.register_profile("no deadline", deadline=None, derandomize=CI)
 hypothesis.settings.load_profile("no deadline")
 
 # As in a terminal: a shell starts background jobs, CI's among them, with SIGINT ignored, and all that a test starts
@@ -28,7 +30,7 @@ def shared_data() -> Path:
     Without it the test is skipped, but under CI=true it fails: there, a missing folder must not look like success.
     """
     if not SHARED_DATA.is_dir():
-        if os.environ.get("CI", "").lower() == "true":
+        if CI:
             pytest.fail(f"the shared test data is missing: {SHARED_DATA}", pytrace=False)
         pytest.skip(f"needs the shared test data, {SHARED_DATA}")
     return SHARED_DATA
