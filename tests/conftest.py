@@ -9,8 +9,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# An example that takes its time on a busy machine is no failure. CI tries the same examples every time: a rare one that
-# fails is to be found at a desk.
+# An example that takes its time on a busy machine is no failure. CI tries the same examples every time; rare ones that
+# fail are found elsewhere.
 CI = os.environ.get("CI", "").lower() == "true"
 hypothesis.settings.register_profile("no deadline", deadline=None, derandomize=CI)
 hypothesis.settings.load_profile("no deadline")
