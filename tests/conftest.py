@@ -20,6 +20,14 @@ hypothesis.settings.load_profile("no deadline")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Stubs on this machine are asked directly, also where the way out leads through a proxy.
+for _name in ("NO_PROXY", "no_proxy"):
+    os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost"]))
+
+# What is printed is as wide and as colourful as without anybody's wishes.
+for _name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+    os.environ.pop(_name, None)
+
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

@@ -219,12 +219,9 @@ class Typist:
     """`progpo play` at a pseudo-terminal."""
 
     def __init__(self, *words):
-        # Of colours and of how wide it is, only this terminal speaks.
-        mute = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
-        environment = {name: value for name, value in os.environ.items() if name not in mute} | {"TERM": "xterm"}
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
-            os.execvpe(sys.executable, [sys.executable, "-m", "progpo_trl", *words], environment)
+            os.execvpe(sys.executable, [sys.executable, "-m", "progpo_trl", *words], os.environ | {"TERM": "xterm"})
         self.seen = ""
 
     def until(self, text: str, seconds: float = 240) -> str:
