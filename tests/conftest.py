@@ -1,5 +1,6 @@
 """Fixtures that all tests share."""
 
+import logging
 import os
 import signal
 import sys
@@ -8,14 +9,24 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# An example that takes its time on a busy machine is no failure.
-hypothesis.settings.register_profile("no deadline", deadline=None)
+# An example that takes its time on a busy machine is no failure. CI tries the same examples every time; rare ones that
+# fail are found elsewhere.
+CI = os.environ.get("CI", "").lower() == "true"
+hypothesis.settings.register_profile("no deadline", deadline=None, derandomize=CI)
 hypothesis.settings.load_profile("no deadline")
 
 # As in a terminal: a shell starts background jobs, CI's among them, with SIGINT ignored, and all that a test starts
 # would inherit that and never hear its Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Stubs on this machine are asked directly, also where the way out leads through a proxy.
+for _name in ("NO_PROXY", "no_proxy"):
+    os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost"]))
+
+# What is printed is as wide and as colourful as without anybody's wishes.
+for _name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+    os.environ.pop(_name, None)
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -27,7 +38,7 @@ def shared_data() -> Path:
     Without it the test is skipped, but under CI=true it fails: there, a missing folder must not look like success.
     """
     if not SHARED_DATA.is_dir():
-        if os.environ.get("CI", "").lower() == "true":
+        if CI:
             pytest.fail(f"the shared test data is missing: {SHARED_DATA}", pytrace=False)
         pytest.skip(f"needs the shared test data, {SHARED_DATA}")
     return SHARED_DATA
@@ -39,6 +50,16 @@ def _private_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _loggers():
+    """What a test makes quiet, as benchmarks do, speaks again in the next one."""
+    loggers = [logging.getLogger(name) for name in ("progpo_trl", "transformers")]
+    before = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

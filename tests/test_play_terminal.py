@@ -176,7 +176,7 @@ def test_damaged_files_end_it_with_one_line(play, tmp_path):
     path.write_bytes(content)
     status, out, err = play(words, "click[nothing]", f"search[{goal.instruction}]", "look")
     assert status == 2
-    assert re.fullmatch(rf"progpo play: error: {path}, record \d+: is damaged: .*\n", err)
+    assert re.fullmatch(rf"progpo play: error: {re.escape(str(path))}, record \d+: is damaged: .*\n", err)
     assert out.endswith(f"Saved to {saved}.\nLeft after 1 step; the episode was not over.\n")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -31,7 +32,7 @@ def test_faults_are_said_with_what_to_use_instead(tmp_path, damage, fault):
     with pytest.raises(
         SettingsError,
         match=f"resume_from_checkpoint: .*checkpoint-2: .*{fault}.*; the newest complete one is "
-        f"--resume_from_checkpoint {good}",
+        f"--resume_from_checkpoint {re.escape(str(good))}",
     ):
         resume_checkpoint(args(tmp_path / "run", str(path)))
     (good / "trainer_state.json").unlink()
@@ -94,8 +95,9 @@ def test_nothing_to_resume(tmp_path):
     with pytest.raises(SettingsError, match="nowhere: there is no such folder$"):
         resume_checkpoint(args(tmp_path, str(tmp_path / "nowhere")))
     path = checkpoint(tmp_path, 5)
-    with pytest.raises(SettingsError, match=f"no such folder; did you mean --resume_from_checkpoint {path}"):
+    with pytest.raises(SettingsError, match="no such folder; did you mean ") as caught:
         resume_checkpoint(args(tmp_path, "checkpoint-5"))
+    assert f"--resume_from_checkpoint {path}" in str(caught.value)
 
 
 def test_nothing_to_train(tmp_path):

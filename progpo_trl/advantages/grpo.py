@@ -104,8 +104,8 @@ def episode_terms(batch: StepBatch, options: Any) -> dict[str, np.ndarray]:
         codes = np.concatenate([code[first], their_code])
         count, mean, std, constant = group_statistics(codes, sample, n_groups, ddof=1)
     advantage = score - mean[code]
-    # A constant sample leaves only exact differences; those below the spread's rounding are zero.
-    advantage[constant[code] & (np.abs(advantage) <= RELATIVE_SPREAD * np.maximum(1.0, np.abs(score)))] = 0.0
+    # The mean but for rounding is the mean: whether HGPO's base group counts must not depend on the episodes' order.
+    advantage[np.abs(advantage) <= RELATIVE_SPREAD * np.maximum(1.0, np.abs(score))] = 0.0
     if options.norm == "mean_std":
         flat = 1.0 if options.zero_spread_guard else options.eps or 1.0
         advantage = advantage / np.where(constant[code], flat, std[code] + options.eps)

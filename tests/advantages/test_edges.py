@@ -1,5 +1,6 @@
 """The edge cases of the specification (section 7), a test a row."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -242,3 +243,13 @@ def test_a_failure_without_steps_counts_in_its_group():
     last = batch_of([failed_without_a_step(0), *wins, episode(1, "ab"), failed_without_a_step(1)])
     np.testing.assert_allclose(GRPO()(last)[:6], [0.5] * 6, atol=1e-5)
     assert ProGPO().all_fail(last)[2] == 0.5
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_the_mean_but_for_rounding_is_the_mean_in_any_order(order):
+    """As it is added, 0.1 + 0.2 + 0.3 is more or less than 0.6; the one in the middle is the mean all the same."""
+    episodes = [episode(0, ["a"], 0.1), episode(0, ["b"], 0.2), episode(0, ["b"], 0.3)]
+    terms = HGPO(base_group=True).terms(batch_of([episodes[i] for i in order]))
+    middle = order.index(1)
+    assert terms["base group term"][middle] == 0
+    assert terms["depth 0 weight"][middle] == pytest.approx(1, abs=1e-5)

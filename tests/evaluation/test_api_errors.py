@@ -195,6 +195,7 @@ def test_a_key_is_asked_for_where_there_is_none(monkeypatch):
 
 def test_the_key_of_a_provider_is_not_sent_to_whoever_listens(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     with StubApi(door) as stub:
         play(stub, 1, key_variable=None)
         assert stub.headers[0]["authorization"] == "Bearer none"

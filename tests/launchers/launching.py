@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -36,9 +38,10 @@ def launch(
     `seconds`, and when one fails.
     """
     words = ["--config_file", str(CONFIGS / f"{config}.yaml"), "--num_processes", str(processes)]
+    # Accelerate's own choice is one port for everybody, and another launcher may be about to take it.
+    words += ["--main_process_port", str(_free_port())]
     if machines > 1:
         words += ["--num_machines", str(machines), "--main_process_ip", "127.0.0.1"]
-        words += ["--main_process_port", str(_free_port())]
     env = {key: value for key, value in os.environ.items() if not key.startswith(("ACCELERATE_", "FSDP_"))}
     env |= {
         "OMP_NUM_THREADS": "1",
@@ -92,9 +95,12 @@ def _tail(output) -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Not one that the system gives to whoever asks for any port, so that it is still free when it is taken."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def ranks(output: Path, world: int) -> list[dict]:

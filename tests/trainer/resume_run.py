@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import resource
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -47,13 +46,17 @@ def server():
 
 def start(function: Callable, *args, log: Path, ranks: int = 1, **kwargs) -> list:
     """Run `function` in `ranks` new processes, which log to `log`; returns the processes."""
-    port = _free_port() if ranks > 1 else None
+    store = port = None
+    if ranks > 1:  # the store they meet at is served here, as torchrun does it, on a port that nobody can take before
+        store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        port = store.port
     processes = [
         CONTEXT.Process(target=_enter, args=(function, args, kwargs, str(log), rank, ranks, port))
         for rank in range(ranks)
     ]
     for process in processes:
         process.start()
+        process.store = store  # which lives as long as they do
     return processes
 
 
@@ -67,12 +70,6 @@ def finish(processes: list, timeout: float = 300.0) -> list[int]:
         process.join()
     assert not hanging, "a process hangs"
     return [process.exitcode for process in processes]
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def _enter(function, args, kwargs, log: str, rank: int, ranks: int, port: int | None) -> None:
@@ -91,6 +88,8 @@ def _enter(function, args, kwargs, log: str, rank: int, ranks: int, port: int | 
             "LOCAL_WORLD_SIZE": str(ranks),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_RESTART_COUNT": "0",
             "ACCELERATE_USE_CPU": "true",
         }
     kwargs = kwargs | ({"ranks": ranks} if ranks > 1 else {})
