@@ -46,9 +46,10 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _private_cache(tmp_path_factory):
-    """No test reads or writes the user's own cache."""
+    """No test reads or writes the user's own cache, data and settings; there may be no home to have them in."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        for kind in ("cache", "data", "config"):
+            patch.setenv(f"XDG_{kind.upper()}_HOME", str(tmp_path_factory.mktemp(kind)))
         yield
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from progpo_trl.cli import main
 from progpo_trl.evaluate import _split_words
+from progpo_trl.evaluation.policy_files import weights_hash
 
 SMALL = ["--tasks", "6", "--temperatures", "0"]
 
@@ -63,7 +64,8 @@ def test_a_checkpoint_has_the_settings_of_its_run(run_dir, tmp_path):
     assert main([*words, "--out", str(tmp_path)]) == 0
     found = content(tmp_path)
     assert found["games"] == json.loads((run_dir / "evaluation-1.json").read_text())["games"]
-    assert found["agent"]["weights_sha256"] != content(run_dir / "evaluation")["agent"]["weights_sha256"]
+    played, last = (weights_hash(str(folder)) for folder in (run_dir / "checkpoint-1", run_dir))
+    assert found["agent"]["weights_sha256"] == played != last
 
 
 def test_several_runs_are_reported_over_training_runs(run_dir, tmp_path, capsys):

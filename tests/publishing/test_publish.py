@@ -444,8 +444,9 @@ def test_the_cards_of_a_run_state_what_it_measured(measured, tmp_path):
         assert "Not evaluated." not in text
     # a checkpoint has other weights
     assert "nothing is known of how well" in "\n".join(prepare(measured / "checkpoint-1", tmp_path / "one").warnings)
-    (measured / "summary.json").rename(tmp_path / "summary.json")
-    assert "nothing is known of how well" in "\n".join(prepare(measured, tmp_path / "none").warnings)
+    unmeasured = Path(shutil.copytree(measured, tmp_path / "run"))
+    (unmeasured / "summary.json").unlink()
+    assert "nothing is known of how well" in "\n".join(prepare(unmeasured, tmp_path / "none").warnings)
 
 
 def test_the_command_of_the_card_measures_the_same_games(runs, tmp_path, monkeypatch):
