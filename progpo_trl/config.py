@@ -8,6 +8,7 @@ import warnings
 from dataclasses import dataclass, field
 
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
 from trl import GRPOConfig
 
 from progpo_trl.checkpoint_files import generation_updates
@@ -15,6 +16,7 @@ from progpo_trl.config_refusals import check_best, refuse_unproven
 from progpo_trl.episodes import INVALID_ACTION_PENALTY
 from progpo_trl.metrics import LESS_IS_BETTER
 from progpo_trl.settings_ranges import check_ranges
+from progpo_trl.settings_unused import refuse_unused
 
 
 @dataclass
@@ -200,6 +202,7 @@ class MultiTurnGRPOConfig(GRPOConfig):
 
     def __post_init__(self):
         check_ranges(self)
+        refuse_unused(self)
         _resolve_batches(self)
         wants_best = self.load_best_model_at_end or self.save_strategy == SaveStrategy.BEST
         if wants_best and self.metric_for_best_model is None:
@@ -277,8 +280,16 @@ def _resolve_precision(config: MultiTurnGRPOConfig) -> None:
     """`bf16: false` means float32 also where an accelerate config says `mixed_precision: bf16`.
 
     The launcher hands its setting over in the environment, and transformers lets it win over a `bf16: false`: the
-    passes would run in bfloat16 all the same, and DeepSpeed would stop over the contradiction.
+    passes would run in bfloat16 all the same, and DeepSpeed would stop over the contradiction. bfloat16 where no GPU
+    computes in it is refused here: transformers' own message names half of what a CPU needs.
     """
+    bf16 = not config.fp16 if config.bf16 is None else config.bf16
+    if bf16 and not config.use_cpu and not (is_torch_bf16_gpu_available() or is_torch_xla_available()):
+        raise ValueError(
+            "bf16: torch finds no GPU here that computes in it. `progpo doctor --config RECIPE` says what a recipe "
+            "needs; for a CPU there are recipes with the tiny policy (`progpo recipes`), and a small model of another "
+            "runs with --use_cpu true --bf16 false"
+        )
     if config.bf16 is False and not config.fp16 and "ACCELERATE_MIXED_PRECISION" in os.environ:
         os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
 

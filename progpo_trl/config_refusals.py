@@ -22,11 +22,17 @@ _SENT_WITH_REQUESTS = frozenset(
     "best_of echo logprobs max_tokens min_p model n prompt repetition_penalty seed stream temperature top_k "
     "top_p".split()
 )
+# What `generate` is told by settings of their own, or what would make it answer in another form.
+_SAID_TO_GENERATE = frozenset(
+    "do_sample max_length max_new_tokens min_p num_return_sequences repetition_penalty return_dict_in_generate "
+    "temperature top_k top_p".split()
+)
 
 
 def refuse_unproven(config: MultiTurnGRPOConfig) -> None:
     """Raise ValueError at the first setting that is not proven or has no effect; each error names the alternative."""
-    reserved = sorted(_SENT_WITH_REQUESTS & set(config.generation_kwargs or ()))
+    own = _SENT_WITH_REQUESTS if config.use_vllm else _SAID_TO_GENERATE
+    reserved = sorted(own & set(config.generation_kwargs or ()))
     refusals = [
         (
             config.loss_type not in PROVEN_LOSSES,
@@ -100,9 +106,9 @@ def refuse_unproven(config: MultiTurnGRPOConfig) -> None:
             "use_vllm: true and vllm_mode: server, or leave rollout_schedule: lockstep",
         ),
         (
-            bool(config.use_vllm and reserved),
-            f"generation_kwargs: {', '.join(reserved)} would override what every request is sent with (one seed for "
-            "all requests gives the episodes of a group the same responses; a limit or temperature would not be the "
+            bool(reserved),
+            f"generation_kwargs: {', '.join(reserved)} would override what every response is sampled with (one "
+            "seed for all gives the episodes of a group the same responses; a limit or temperature would not be the "
             "one trained with); use seed, max_completion_length, temperature and eval_temperature, top_p, top_k, "
             "min_p, repetition_penalty",
         ),

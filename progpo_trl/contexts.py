@@ -264,8 +264,9 @@ def make_context(
     """The context that `settings` ask for (context, history, system_prompt, max_context_length and
     max_completion_length of MultiTurnGRPOConfig). window: tokens of prompt and response together that the model takes.
 
-    Raises ValueError where a response of that length leaves no room for a prompt.
+    Raises ValueError where a response of that length leaves no room for a prompt, or the tokenizer is an empty one.
     """
+    _check_vocabulary(tokenizer)
     room = window - settings.max_completion_length
     if room < 1:
         raise ValueError(
@@ -280,6 +281,16 @@ def make_context(
     if settings.context == "full":
         return FullContext(tokenizer, template, **options)
     return WindowContext(tokenizer, template, history=settings.history, **options)
+
+
+def _check_vocabulary(tokenizer) -> None:
+    """transformers makes up an empty tokenizer for a folder without the files of one: all text would be no tokens."""
+    ids = tokenizer("Look at the desk 1.", add_special_tokens=False)["input_ids"]
+    if all(i == tokenizer.unk_token_id for i in ids):
+        raise ValueError(
+            f"the tokenizer of {tokenizer.name_or_path} has no tokens for plain text ({len(tokenizer)} in all): "
+            "tokenizer.json (or vocab.json with merges.txt) is missing beside the model, or damaged"
+        )
 
 
 def model_window(config) -> int:

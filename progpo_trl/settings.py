@@ -28,6 +28,7 @@ from progpo_trl.settings_sections import (
     section_options,
     split_defaults,
 )
+from progpo_trl.settings_unused import refuse_idle
 from progpo_trl.settings_values import (
     COMMAND_LINE,
     Setting,
@@ -238,6 +239,7 @@ def _build(
         if values[name] is not None and field_.metadata.get("choices"):
             check_choice(name, setting, values[name], field_.metadata["choices"])
     _require(values)
+    refuse_idle(settings, values)
     if values.get("groups_per_generation") is not None and "per_device_train_batch_size" in settings:
         # The dataclass cannot tell TRL's default from the same number asked for; here it can be told.
         raise settings["per_device_train_batch_size"].fail(

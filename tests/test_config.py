@@ -147,6 +147,8 @@ def test_max_generations_and_max_steps_contradict(tmp_path):
         ({"rollout_schedule": "streaming", "use_vllm": True}, "or leave rollout_schedule: lockstep"),
         ({"use_vllm": True, "generation_kwargs": {"seed": 1}}, "seed would override.*the same responses"),
         ({"use_vllm": True, "generation_kwargs": {"max_tokens": 9, "n": 2}}, "max_tokens, n would override"),
+        ({"generation_kwargs": {"do_sample": False}}, "do_sample would override"),
+        ({"bf16": True, "use_cpu": False}, "no GPU here.*--use_cpu true --bf16 false"),
         ({"max_concurrent_requests": 0}, "max_concurrent_requests must be a number >= 1"),
         ({"vllm_request_timeout": 0.0}, "vllm_request_timeout must be a number > 0"),
         ({"vllm_request_retries": -1}, "vllm_request_retries must be a number >= 0"),

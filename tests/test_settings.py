@@ -132,7 +132,7 @@ def test_a_flag_is_true_with_or_without_the_word_and_no_flag_is_false(recipe):
 
 
 def test_lists_and_free_mappings(recipe):
-    path = recipe(BASE + "lora_target_modules: [q_proj, v_proj]\n")
+    path = recipe(BASE + "use_peft: true\nlora_target_modules: [q_proj, v_proj]\n")
     _, training, model = parsed(
         path, "--report_to", "tensorboard", "none", "--chat_template_kwargs.enable_thinking", "false"
     )
@@ -252,7 +252,7 @@ def test_options_of_estimators_take_presets_lists_and_functions_by_name(recipe):
         (["--generation_kwargs", "{num_beams: 4}"], "num_beams is not supported: a turn is one"),
         (["--generation_kwargs", "{disable_compile: true}"], "generate takes no 'disable_compile'"),
         (
-            ["--vllm_importance_sampling_mode", "token_mas"],
+            ["--use_vllm", "--vllm_importance_sampling_mode", "token_mas"],
             "vllm_importance_sampling_mode='token_mas' is not one of token_truncate, token_mask, sequence_truncate, "
             "sequence_mask; did you mean 'token_mask'?",
         ),
