@@ -22,10 +22,9 @@ _SENT_WITH_REQUESTS = frozenset(
     "best_of echo logprobs max_tokens min_p model n prompt repetition_penalty seed stream temperature top_k "
     "top_p".split()
 )
-# What `generate` is told by settings of their own, or what would make it answer in another form.
+# What `generate` is told by settings of their own.
 _SAID_TO_GENERATE = frozenset(
-    "do_sample max_length max_new_tokens min_p num_return_sequences repetition_penalty return_dict_in_generate "
-    "temperature top_k top_p".split()
+    "do_sample max_length max_new_tokens min_p repetition_penalty temperature top_k top_p".split()
 )
 
 

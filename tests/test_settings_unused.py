@@ -16,15 +16,6 @@ from progpo_trl.tiny_policy import checkpoint_path
 
 TINY = ["--environment.name", "alfworld_generated", "--model_name_or_path", "tiny"]
 MINIMAL = [*TINY, "--use_cpu", "--bf16", "false", "--output_dir"]
-    "--environment.name",
-    "alfworld_generated",
-    "--model_name_or_path",
-    "tiny",
-    "--use_cpu",
-    "--bf16",
-    "false",
-    "--output_dir",
-]
 
 
 def changed(name):
