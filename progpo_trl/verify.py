@@ -94,11 +94,17 @@ def verify_alfworld(games: str | Path, transcripts: str | Path, *, max_steps: in
             difference, compared = _replay(environment, recording)
         except KeyError:
             message = f"{transcripts}, line {number + 1}: its game {recording['game']!r} is not in {games}"
-            raise TranscriptError(message) from None
+            raise TranscriptError(message + _elsewhere(games)) from None
         steps += compared
         identical += difference is None
         first = first or difference
     return Report(identical, len(recordings), steps, first)
+
+
+def _elsewhere(games: str | Path) -> str:
+    """Where shards lie that a folder one or two too high was named for."""
+    below = sorted({path.parent for path in Path(games).glob("**/*.jsonl.xz")} - {Path(games)})
+    return f"; there are shards of games in {below[0]}: give that" if below else ""
 
 
 def _replay(environment, recording: dict[str, Any]) -> tuple[Difference | None, int]:

@@ -111,6 +111,17 @@ def without(entry, *keys):
     return copy
 
 
+def test_shards_below_the_folder_that_was_named_are_pointed_at(games, tmp_path):
+    (tmp_path / "all" / "shards").mkdir(parents=True)
+    (tmp_path / "all" / "shards" / "train.jsonl.xz").write_bytes(b"")
+    (tmp_path / "all" / "json_2.1.1" / "train").mkdir(parents=True)
+    assert (
+        verify._elsewhere(tmp_path / "all")
+        == f"; there are shards of games in {tmp_path / 'all' / 'shards'}: give that"
+    )
+    assert verify._elsewhere(tmp_path / "all" / "shards") == ""
+
+
 def test_unusable_recordings_are_clear_errors(check, games):
     good = recording(games)
     for bad, message in [

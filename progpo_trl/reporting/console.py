@@ -23,12 +23,18 @@ COLUMNS = {
 }
 
 
-def log_line(logs: dict[str, float], step: int, steps_per_generation: int) -> str | None:
-    """One line for a training log with rollout metrics; None for any other log."""
+def log_line(logs: dict[str, float], step: int, steps_per_generation: int, since: int | None = None) -> str | None:
+    """One line for a training log with rollout metrics; None for any other log.
+
+    since: the step of the log before it, where it is known: the numbers are means over all generations after it.
+    """
     shown = [f"{label} {fmt.format(float(logs[k]))}" for k, (label, fmt) in COLUMNS.items() if logs.get(k) is not None]
     if "rollout/success" not in logs:
         return None
-    return f"generation {-(-step // steps_per_generation):4d}  " + "  ".join(shown)
+    last = -(-step // steps_per_generation)
+    first = last if since is None else since // steps_per_generation + 1
+    which = f"generation {last:4d}" if first >= last else f"generations {first}-{last}"
+    return f"{which}  " + "  ".join(shown)
 
 
 class CompactConsole(TrainerCallback):
@@ -37,8 +43,10 @@ class CompactConsole(TrainerCallback):
     def __init__(self, updates_per_generation: int):
         self.updates_per_generation = updates_per_generation
         self._bar = None
+        self._logged = 0
 
     def on_train_begin(self, args, state, control, **kwargs):
+        self._logged = state.global_step
         if state.is_world_process_zero:
             off = True if args.disable_tqdm else None
             self._bar = tqdm(total=state.max_steps, initial=state.global_step, unit="update", disable=off)
@@ -50,7 +58,9 @@ class CompactConsole(TrainerCallback):
     def on_log(self, args, state, control, logs=None, **kwargs):
         if not state.is_world_process_zero or not logs:
             return
-        line = log_line(logs, state.global_step, self.updates_per_generation)
+        line = log_line(logs, state.global_step, self.updates_per_generation, self._logged)
+        if line is not None:
+            self._logged = state.global_step
         if line is None and any(key.startswith("eval_") for key in logs):
             line = "evaluation  " + "  ".join(
                 f"{key.removeprefix('eval_')} {value:.3f}" for key, value in logs.items() if key.startswith("eval_")
