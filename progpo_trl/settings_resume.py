@@ -102,7 +102,7 @@ def _instead(path: Path, args: MultiTurnGRPOConfig) -> str:
     """What to write instead of a checkpoint that cannot be used."""
     if not path.exists() and (inside := Path(args.output_dir) / path.name).is_dir():
         return f"; did you mean --resume_from_checkpoint {inside}"
-    folder = path.parent if numbered(path.parent) else Path(args.output_dir)
+    folder = next((near for near in (path, path.parent) if numbered(near)), Path(args.output_dir))
     good, _ = newest_complete(folder)
     return f"; the newest complete one is --resume_from_checkpoint {good}" if good else ""
 
