@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler
 from transformers.trainer_utils import SaveStrategy
 
@@ -32,7 +33,8 @@ from progpo_trl.checkpoint_files import (
     write_manifest,
 )
 from progpo_trl.run_state import EpochOrder, set_generators, wandb_run
-from progpo_trl.settings_resume import find_checkpoint
+from progpo_trl.settings_resume import find_checkpoint, put_back
+from progpo_trl.settings_values import SettingsError
 from progpo_trl.stopping import StopSignals, TrainingInterrupted
 
 logger = logging.getLogger(__name__)
@@ -155,6 +157,40 @@ class Resumable:
         updates = generation_updates(self.args)
         return (*values, -(-max_steps // updates) * updates)
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """As in transformers; then the next update takes the learning rate that this run's schedule has for it.
+
+        An optimizer brings back the rate of its checkpoint, which a schedule over more updates has left behind: at
+        the end of a linear one it is 0. Raises SettingsError where the schedule's height is another: the one of the
+        checkpoint would win over `learning_rate`, and nobody would be told.
+        """
+        asked = _heights(self.lr_scheduler)
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None or asked is None:
+            return
+        schedule = _lambda_schedule(self.lr_scheduler)
+        if (held := _heights(self.lr_scheduler)) != asked:
+            raise SettingsError(
+                f"resume_from_checkpoint: {checkpoint} was made with learning_rate {_list(held)}, and "
+                f"{_list(asked)} is asked for: {put_back(checkpoint)}"
+            )
+        # For the schedule of the checkpoint this is what the optimizer holds, to the last bit.
+        step = schedule.last_epoch
+        rates = [height * factor(step) for height, factor in zip(held, schedule.lr_lambdas, strict=True)]
+        before = [float(group["lr"]) for group in schedule.optimizer.param_groups]
+        if before != rates:
+            logger.warning(
+                "the learning rate goes on with %s instead of %s: the schedule is over another number of updates now",
+                _list(rates),
+                _list(before),
+            )
+        for group, rate in zip(schedule.optimizer.param_groups, rates, strict=True):
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        schedule._last_lr = rates  # what is logged
+
     def _run_epoch(self, *args, **kwargs) -> None:
         if self.state.global_step >= self.state.max_steps:
             # Resumed at its last step; transformers would take one more.
@@ -234,6 +270,22 @@ class Resumable:
                 atomic.move_files(new, Path(folder))
             clean(Path(folder))
         self.create_model_card()
+
+
+def _lambda_schedule(schedule: Any) -> LambdaLR | None:
+    """The schedule inside accelerate's wrapper; None for one without a formula (reduce_lr_on_plateau)."""
+    inner = getattr(schedule, "scheduler", schedule)
+    return inner if isinstance(inner, LambdaLR) else None
+
+
+def _heights(schedule: Any) -> list[float] | None:
+    """The rates that a schedule multiplies, one per parameter group: `learning_rate`."""
+    inner = _lambda_schedule(schedule)
+    return None if inner is None else [float(rate) for rate in inner.base_lrs]
+
+
+def _list(rates: list[float]) -> str:
+    return ", ".join(f"{rate:g}" for rate in dict.fromkeys(rates))
 
 
 @contextlib.contextmanager

@@ -76,6 +76,14 @@ def find_checkpoint(asked: str | bool, args: MultiTurnGRPOConfig) -> Path:
     return path
 
 
+def put_back(checkpoint: str | Path) -> str:
+    """What to do about settings that a run cannot go on with."""
+    return (
+        "a run goes on with the settings it began with; put them back, or begin a new run with these weights: "
+        f"--model_name_or_path {checkpoint} and another --output_dir, without resume_from_checkpoint"
+    )
+
+
 def _unfit(path: Path, args: MultiTurnGRPOConfig) -> str | None:
     """Why a run cannot go on exactly from a checkpoint that is complete, or None."""
     step, updates = checkpoint_step(path), generation_updates(args)

@@ -24,7 +24,6 @@ from progpo_trl.checkpoint_files import (
     write_manifest,
 )
 
-
 # What training goes on with beside the weights, as transformers and TRL save it.
 TRAINING = {
     "optimizer.pt": "optimizer",
