@@ -33,6 +33,7 @@ from progpo_trl.checkpoint_files import (
     write_manifest,
 )
 from progpo_trl.run_state import EpochOrder, set_generators, wandb_run
+from progpo_trl.settings_record import of_trainer
 from progpo_trl.settings_resume import find_checkpoint, put_back
 from progpo_trl.settings_values import SettingsError
 from progpo_trl.stopping import StopSignals, TrainingInterrupted
@@ -44,6 +45,8 @@ class Resumable:
     """Mixin for a GRPO trainer with `Publishing`; see the module's docstring.
 
     carry: JSON values of the caller's own that travel with checkpoints; `train()` on from one brings them back.
+    settings: what checkpoints record the run as (see `settings_record.of_run`), for a caller that knows more of it
+    than the trainer, and has compared it with the checkpoint; None: what the trainer knows.
     """
 
     def __init__(self, *args, **kwargs):
@@ -51,6 +54,7 @@ class Resumable:
         self._best_step: int | None = None
         super().__init__(*args, **kwargs)
         self.carry: dict[str, Any] = {}
+        self.settings: dict[str, Any] | None = None
         self.stop_signals = StopSignals()
         self._boundary = Boundary(self)
         self.add_callback(self._boundary)
@@ -60,10 +64,13 @@ class Resumable:
     def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
         """As in transformers. True (or "last") goes on from the newest complete checkpoint in output_dir.
 
-        Raises ValueError for a checkpoint that cannot be continued exactly, and inside `save_on_signals()`
-        TrainingInterrupted after a signal.
+        Raises ValueError for a checkpoint that cannot be continued exactly or was made with other settings, and inside
+        `save_on_signals()` TrainingInterrupted after a signal.
         """
-        checkpoint = str(find_checkpoint(resume_from_checkpoint, self.args)) if resume_from_checkpoint else None
+        checkpoint = None
+        if resume_from_checkpoint:
+            to_compare = self._recorded_settings() if self.settings is None else None
+            checkpoint = str(find_checkpoint(resume_from_checkpoint, self.args, to_compare))
         self._best_step = None
         self._boundary.start(checkpoint)
         starts_with_evaluation = self.args.eval_on_start
@@ -78,6 +85,9 @@ class Resumable:
             raise
         finally:
             self.args.eval_on_start = starts_with_evaluation
+
+    def _recorded_settings(self) -> dict[str, Any]:
+        return self.settings or of_trainer(self.args, self.advantage, self.reward_func_names)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial) -> bool:
         """As in transformers; an evaluation that lacks the metric (all games of a task type were lost) is no best."""
@@ -237,6 +247,7 @@ class Resumable:
                     updates_per_generation=generation_updates(self.args),
                     processes=self.accelerator.num_processes,
                     only_model=self.args.save_only_model,
+                    settings=self._recorded_settings(),
                 )
                 atomic.replace_folder(folder, target)
             rotate(run_dir, self.args.save_total_limit, keep=(target, self.state.best_model_checkpoint))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from progpo_trl.checkpoint_files import (
     PREFIX,
@@ -17,7 +18,7 @@ from progpo_trl.checkpoint_files import (
     read_manifest,
     recover,
 )
-from progpo_trl.settings_values import SettingsError
+from progpo_trl.settings_values import SettingsError, one_line
 
 if TYPE_CHECKING:
     from progpo_trl.config import MultiTurnGRPOConfig
@@ -26,10 +27,13 @@ if TYPE_CHECKING:
 RESUME = ("--resume_from_checkpoint", "last")
 
 
-def resume_checkpoint(args: MultiTurnGRPOConfig) -> str | None:
+def resume_checkpoint(
+    args: MultiTurnGRPOConfig, settings: Mapping[str, Any] | None = None, script_asked: Mapping[str, Any] | None = None
+) -> str | None:
     """The folder to resume from, or None to start anew; `last` (or true) is the newest complete one in output_dir.
 
     A run that was trained to its end but not finished (its model not saved, say) is resumed at its last step.
+    settings, script_asked: see `find_checkpoint`.
     """
     asked = args.resume_from_checkpoint
     recover(args.output_dir)
@@ -41,7 +45,7 @@ def resume_checkpoint(args: MultiTurnGRPOConfig) -> str | None:
                 f"them with {' '.join(RESUME)}, or choose another --output_dir"
             )
         return None
-    path = find_checkpoint(asked, args)
+    path = find_checkpoint(asked, args, settings, script_asked)
     step = checkpoint_step(path)
     if 0 < args.max_steps < step or (step == args.max_steps and _finished(path, Path(args.output_dir))):
         updates = generation_updates(args)
@@ -52,8 +56,18 @@ def resume_checkpoint(args: MultiTurnGRPOConfig) -> str | None:
     return str(path)
 
 
-def find_checkpoint(asked: str | bool, args: MultiTurnGRPOConfig) -> Path:
-    """The checkpoint that `asked` means: a folder, or `last` (or true). SettingsError when it cannot be resumed."""
+def find_checkpoint(
+    asked: str | bool,
+    args: MultiTurnGRPOConfig,
+    settings: Mapping[str, Any] | None = None,
+    script_asked: Mapping[str, Any] | None = None,
+) -> Path:
+    """The checkpoint that `asked` means: a folder, or `last` (or true). SettingsError when it cannot be resumed.
+
+    settings: what this run is recorded as (see `settings_record`), compared with what the checkpoint records; None
+    compares nothing. script_asked: what the command line asked for, compared with the config.yaml beside a checkpoint
+    that records nothing.
+    """
     recover(args.output_dir)
     if str(asked).lower() in ("last", "true"):
         path, skipped = newest_complete(args.output_dir)
@@ -71,9 +85,49 @@ def find_checkpoint(asked: str | bool, args: MultiTurnGRPOConfig) -> Path:
         path = Path(asked)
         if fault := checkpoint_fault(path):
             raise SettingsError(f"resume_from_checkpoint: {path}: {fault}{_instead(path, args)}")
+    if settings is not None:
+        _refuse_another_experiment(path, settings, script_asked)
     if fault := _unfit(path, args):
         raise SettingsError(f"resume_from_checkpoint: {path}: {fault}")
     return path
+
+
+def _refuse_another_experiment(
+    path: Path, settings: Mapping[str, Any], script_asked: Mapping[str, Any] | None
+) -> None:
+    """SettingsError that names every setting in which a run differs from the one that made its checkpoint."""
+    from progpo_trl import settings_record
+
+    then = read_manifest(path).get("settings")
+    if then is None and script_asked is not None:
+        config = path.parent / "config.yaml"
+        try:
+            then = settings_record.of_asked(settings_record.read_asked(config))
+            settings = settings_record.of_asked(script_asked)
+        except ValueError as error:
+            unread = f"and {one_line(error)}" if config.exists() else "and there is no config.yaml beside it"
+        else:
+            unread = ""
+    else:
+        unread = "as checkpoints of other trainers and older versions do not" if then is None else ""
+    if not isinstance(then, dict):
+        warnings.warn(
+            f"{path} does not say with which settings it was made, {unread}: nobody can tell whether these are the "
+            "same",
+            stacklevel=4,
+        )
+        return
+    if unknown := settings_record.not_recorded(then, settings):
+        warnings.warn(
+            f"{path} was made by a script of somebody's own and does not say with which {' and '.join(unknown)}: "
+            "nobody can tell whether these are the same",
+            stacklevel=4,
+        )
+    if changed := settings_record.differences(then, settings):
+        raise SettingsError(
+            f"resume_from_checkpoint: {path} was made with other settings: {'; '.join(changed)}. That is another "
+            f"experiment: {put_back(path)}"
+        )
 
 
 def put_back(checkpoint: str | Path) -> str:
