@@ -45,7 +45,7 @@ class Resumable:
     """Mixin for a GRPO trainer with `Publishing`; see the module's docstring.
 
     carry: JSON values of the caller's own that travel with checkpoints; `train()` on from one brings them back.
-    settings: what checkpoints record the run as (see `settings_record.of_run`), for a caller that knows more of it
+    run_settings: what checkpoints record the run as (see `settings_record.of_run`), for a caller that knows more of it
     than the trainer, and has compared it with the checkpoint; None: what the trainer knows.
     """
 
@@ -54,7 +54,7 @@ class Resumable:
         self._best_step: int | None = None
         super().__init__(*args, **kwargs)
         self.carry: dict[str, Any] = {}
-        self.settings: dict[str, Any] | None = None
+        self.run_settings: dict[str, Any] | None = None
         self.stop_signals = StopSignals()
         self._boundary = Boundary(self)
         self.add_callback(self._boundary)
@@ -69,7 +69,7 @@ class Resumable:
         """
         checkpoint = None
         if resume_from_checkpoint:
-            to_compare = self._recorded_settings() if self.settings is None else None
+            to_compare = self._recorded_settings() if self.run_settings is None else None
             checkpoint = str(find_checkpoint(resume_from_checkpoint, self.args, to_compare))
         self._best_step = None
         self._boundary.start(checkpoint)
@@ -87,7 +87,8 @@ class Resumable:
             self.args.eval_on_start = starts_with_evaluation
 
     def _recorded_settings(self) -> dict[str, Any]:
-        return self.settings or of_trainer(self.args, self.advantage, self.reward_func_names)
+        adapters = getattr(self.model, "peft_config", {})
+        return self.run_settings or of_trainer(self.args, self.advantage, self.reward_func_names, adapters)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial) -> bool:
         """As in transformers; an evaluation that lacks the metric (all games of a task type were lost) is no best."""

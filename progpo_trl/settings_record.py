@@ -74,6 +74,11 @@ _DERIVED = {
     "generation_batch_size": "episodes per generation",
     "updates_per_generation": "optimizer steps per generation",
 }
+# Options of an adapter's own configuration, as PEFT has them.
+_ADAPTER = (
+    "peft_type r lora_alpha lora_dropout use_rslora use_dora bias target_modules target_parameters modules_to_save "
+    "layers_to_transform rank_pattern alpha_pattern"
+).split()
 # A best checkpoint is one by some metric. Naming the first or dropping the last compares nothing with another.
 _COMPARED_IF_BOTH = ("metric_for_best_model", "greater_is_better")
 
@@ -91,10 +96,18 @@ def of_run(script: ScriptArguments, args: MultiTurnGRPOConfig, model_args: Model
     return _as_json(sections | {"reward_funcs": ["environment_return"]} | _compared(values) | _derived(args))
 
 
-def of_trainer(args: MultiTurnGRPOConfig, estimator: Callable, reward_funcs: Iterable[str]) -> dict[str, Any]:
-    """What a trainer made in Python is recorded as; its model, adapter and environment are objects without names."""
+def of_trainer(
+    args: MultiTurnGRPOConfig, estimator: Callable, reward_funcs: Iterable[str], adapters: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a trainer made in Python is recorded as; its base model and environment are objects without names.
+
+    adapters: the model's `peft_config`, by adapter.
+    """
     values = {name: getattr(args, name) for name in _names(type(args))}
-    return _as_json(_estimator(estimator) | {"reward_funcs": list(reward_funcs)} | _compared(values) | _derived(args))
+    parts = {"reward_funcs": list(reward_funcs), "adapters": sorted(adapters)}
+    for adapter, options in adapters.items():
+        parts |= {f"adapters.{adapter}.{key}": getattr(options, key, None) for key in _ADAPTER}
+    return _as_json(_estimator(estimator) | parts | _compared(values) | _derived(args))
 
 
 def of_asked(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,5 +299,7 @@ def _title(name: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value) if isinstance(value, (dict, list, bool)) or value is None else str(value)
+    """A value in one line; text as it is, unless its lines or blanks would be lost."""
+    plain = isinstance(value, str) and value.isprintable() and value.strip() == value != ""
+    text = value if plain else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"

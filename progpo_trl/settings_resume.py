@@ -96,38 +96,38 @@ def _refuse_another_experiment(
     path: Path, settings: Mapping[str, Any], script_asked: Mapping[str, Any] | None
 ) -> None:
     """SettingsError that names every setting in which a run differs from the one that made its checkpoint."""
-    from progpo_trl import settings_record
+    from progpo_trl.settings_record import differences, not_recorded
 
-    then = read_manifest(path).get("settings")
-    if then is None and script_asked is not None:
-        config = path.parent / "config.yaml"
-        try:
-            then = settings_record.of_asked(settings_record.read_asked(config))
-            settings = settings_record.of_asked(script_asked)
-        except ValueError as error:
-            unread = f"and {one_line(error)}" if config.exists() else "and there is no config.yaml beside it"
-        else:
-            unread = ""
-    else:
-        unread = "as checkpoints of other trainers and older versions do not" if then is None else ""
+    then, now = read_manifest(path).get("settings"), settings
     if not isinstance(then, dict):
-        warnings.warn(
-            f"{path} does not say with which settings it was made, {unread}: nobody can tell whether these are the "
-            "same",
-            stacklevel=4,
-        )
-        return
-    if unknown := settings_record.not_recorded(then, settings):
-        warnings.warn(
-            f"{path} was made by a script of somebody's own and does not say with which {' and '.join(unknown)}: "
-            "nobody can tell whether these are the same",
-            stacklevel=4,
-        )
-    if changed := settings_record.differences(then, settings):
+        try:
+            then, now = _as_asked(path, script_asked)
+        except (ValueError, TypeError) as error:
+            _warn(path, f"settings ({one_line(error)})")
+            return
+    if unknown := not_recorded(then, now):
+        _warn(path, " and ".join(unknown))
+    if changed := differences(then, now):
         raise SettingsError(
             f"resume_from_checkpoint: {path} was made with other settings: {'; '.join(changed)}. That is another "
             f"experiment: {put_back(path)}"
         )
+
+
+def _as_asked(path: Path, script_asked: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the config.yaml beside a checkpoint that records nothing asked for, and what is asked for now."""
+    from progpo_trl.settings_record import of_asked, read_asked
+
+    if script_asked is None:
+        raise SettingsError("checkpoints of other trainers and of older versions record none")
+    return of_asked(read_asked(path.parent / "config.yaml")), of_asked(script_asked)
+
+
+def _warn(path: Path, unknown: str) -> None:
+    warnings.warn(
+        f"{path} does not say with which {unknown} it was made: nobody can tell whether this run has the same",
+        stacklevel=5,
+    )
 
 
 def put_back(checkpoint: str | Path) -> str:

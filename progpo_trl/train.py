@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             settings = of_run(script, args, model_args)
             checkpoint = resume_checkpoint(args, settings, script.asked)
             trainer = build_trainer(script, args, model_args)
-            trainer.settings = settings
+            trainer.run_settings = settings
         except KeyboardInterrupt as stop:
             return _stopped(stop, "before training; nothing was saved")
         return run(trainer, script, args, argv, checkpoint)

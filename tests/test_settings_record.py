@@ -159,6 +159,7 @@ def test_a_prompt_is_its_text(tmp_path):
         (["--lr_scheduler_type", "constant"], "lr_scheduler_type: linear, now constant"),
         (["--max_completion_length", "32"], "max_completion_length: 16, now 32"),
         (["--system_prompt", "Be brief."], "system_prompt: null, now Be brief."),
+        (["--system_prompt", "Be\nbrief."], 'system_prompt: null, now "Be\\nbrief."'),
         (["--generation_kwargs", "{max_time: 9}"], 'generation_kwargs: null, now {"max_time": 9}'),
         (["--environment.level", "hard"], "environment.level: easy, now hard"),
         (["--advantage.name", "gigpo"], "advantage.name: grpo, now gigpo"),
@@ -210,7 +211,7 @@ def test_a_new_setting_is_recorded_before_anybody_has_thought_of_it(tmp_path):
 
     def made(**values):
         args = Next(output_dir=str(tmp_path), use_cpu=True, bf16=False, groups_per_generation=1, **values)
-        return of_trainer(args, one_for_all, ["environment_return"])
+        return of_trainer(args, one_for_all, ["environment_return"], {})
 
     assert differences(made(), made(brand_new=0.0)) == []
     assert differences(made(), made(brand_new=0.5)) == ["brand_new: 0.0, now 0.5"]

@@ -117,7 +117,7 @@ def test_a_run_of_an_older_version_is_judged_by_its_config(finished, tmp_path, m
     said = capsys.readouterr().err
     assert "environment.level: easy, now hard; learning_rate: 0.001, now 0.5. That is" in said
     (run / "config.yaml").unlink()
-    with pytest.warns(UserWarning, match="checkpoint-2 does not say with which settings.*no config.yaml beside it"):
+    with pytest.warns(UserWarning, match=r"not say with which settings \(run/config.yaml: cannot be read: No such"):
         assert main([*words, "--temperature", "0.9"]) == 0
 
 
@@ -166,10 +166,22 @@ def test_a_trainer_in_python_refuses_the_same(base, tmp_path):
     assert longer.state.global_step == 2
 
 
+def test_another_adapter_is_refused(base, tmp_path):
+    """Of the same shape, so that its weights fit: twice the scale is another policy."""
+    trainer(base, tmp_path, lora=True).train()
+    other = trainer(base, tmp_path, lora=True, max_generations=2)
+    other.model.peft_config["default"].lora_alpha = 16
+    with pytest.raises(SettingsError, match="other settings: adapters.default.lora_alpha: 8, now 16. That is"):
+        other.train(resume_from_checkpoint=True)
+    trainer(base, tmp_path, lora=True, max_generations=2).train(resume_from_checkpoint=True)
+    with pytest.raises(SettingsError, match="adapters: .*default.*, now null"):
+        trainer(base, tmp_path, max_generations=3).train(resume_from_checkpoint=True)
+
+
 def test_a_checkpoint_without_a_record_goes_on_with_a_warning(base, tmp_path):
     trainer(base, tmp_path).train()
     forget(tmp_path / "checkpoint-1")
-    with pytest.warns(UserWarning, match="does not say with which settings it was made, as checkpoints of other"):
+    with pytest.warns(UserWarning, match=r"does not say with which settings \(checkpoints of other"):
         trainer(base, tmp_path, max_generations=2).train(resume_from_checkpoint=True)
 
 
