@@ -137,8 +137,19 @@ def _training_fault(path: Path) -> str | None:
         return None
     return (
         f"holds weights, but no {', no '.join(missing)}: a run cannot go on from it, only begin anew with its weights "
-        f"(--model_name_or_path {path})"
+        f"({as_model(path)})"
     )
+
+
+def as_model(path: str | Path) -> str:
+    """How a new run begins with the weights of a checkpoint."""
+    # Weights of an adapter's own are no model that transformers could load for training.
+    if (Path(path) / "adapter_config.json").is_file():
+        return (
+            f"merge the adapter in {path} into its base model, with PEFT's merge_and_unload(), save that and give its "
+            "folder as --model_name_or_path"
+        )
+    return f"--model_name_or_path {path}"
 
 
 def _file_fault(file: Path) -> str | None:

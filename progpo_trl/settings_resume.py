@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from progpo_trl.checkpoint_files import (
     PREFIX,
     STATE,
+    as_model,
     checkpoint_fault,
     checkpoint_step,
     generation_updates,
@@ -134,7 +135,7 @@ def put_back(checkpoint: str | Path) -> str:
     """What to do about settings that a run cannot go on with."""
     return (
         "a run goes on with the settings it began with; put them back, or begin a new run with these weights: "
-        f"--model_name_or_path {checkpoint} and another --output_dir, without resume_from_checkpoint"
+        f"{as_model(checkpoint)} and another --output_dir, without resume_from_checkpoint"
     )
 
 
@@ -156,7 +157,9 @@ def _unfit(path: Path, args: MultiTurnGRPOConfig) -> str | None:
             f"{PREFIX}{before or updates}"
         )
     if manifest.get("only_model"):
-        return "was saved with save_only_model and holds no optimizer state; start from it with --model_name_or_path"
+        return (
+            f"was saved with save_only_model and holds no optimizer state; begin a new run with it: {as_model(path)}"
+        )
     return None
 
 

@@ -100,7 +100,10 @@ def test_other_batches_and_missing_optimizers_are_refused(tmp_path):
     with pytest.raises(SettingsError, match="made with 3 optimizer steps per generation, these settings take 2"):
         resume_checkpoint(args(tmp_path, "last", updates=2))
     write_manifest(path, updates_per_generation=3, only_model=True)
-    with pytest.raises(SettingsError, match="save_only_model and holds no optimizer"):
+    with pytest.raises(SettingsError, match=f"save_only_model and holds no optimizer.*--model_name_or_path {path}$"):
+        resume_checkpoint(args(tmp_path, "last", updates=3))
+    (path / "adapter_config.json").write_text("{}")
+    with pytest.raises(SettingsError, match="merge the adapter in .*checkpoint-6 into its base model"):
         resume_checkpoint(args(tmp_path, "last", updates=3))
 
 
