@@ -31,6 +31,12 @@ MANIFEST = "manifest.json"
 # Weights of a whole model, of an adapter, and the folders and files of FSDP and DeepSpeed.
 _WEIGHTS = re.compile(r"(model|pytorch_model|adapter_model).*\.(safetensors|bin)|pytorch_model_fsdp.*|global_step\d+")
 _SHARDS = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+# What a training goes on with beside its weights, as transformers names it: one file, FSDP's folder, XLA's file a
+# process. DeepSpeed keeps optimizer and schedule in a folder of its own.
+_OPTIMIZER = re.compile(r"optimizer\.(pt|bin)|optimizer_\d+|rank\d+-of-\d+-optimizer\.pt")
+_SCHEDULE = re.compile(r"scheduler\.pt")
+_GENERATORS = re.compile(r"rng_state(_\d+)?\.pth")
+_DEEPSPEED = re.compile(r"global_step\d+")
 
 
 def generation_updates(args: MultiTurnGRPOConfig) -> int:
@@ -85,11 +91,13 @@ def checkpoint_fault(path: Path) -> str | None:
         return "there is no such folder"
     if SAVING in path.parts:
         return "is half-written: the run ended while it was being saved"
+    if numbered(path):
+        return "is a run's folder, no checkpoint: it holds weights to use, not what training goes on with"
     try:
-        listed = read_manifest(path).get("files", {})
+        manifest = read_manifest(path)
     except ValueError as error:
         return str(error)
-    for name, size in listed.items():
+    for name, size in manifest.get("files", {}).items():
         file = path / name
         if not file.is_file():
             return f"is no complete checkpoint: {name} is missing"
@@ -107,7 +115,41 @@ def checkpoint_fault(path: Path) -> str | None:
     files = [*path.iterdir(), *(file for folder in path.iterdir() if folder.is_dir() for file in folder.iterdir())]
     if not any(_WEIGHTS.fullmatch(file.name) for file in files):
         return "there are no weights in it"
-    return next((fault for file in files if (fault := _file_fault(file))), None)
+    if fault := next((fault for file in files if (fault := _file_fault(file))), None):
+        return fault
+    # One that says of itself that it is only a model is whole, though no run can go on from it.
+    return None if manifest.get("only_model") else _training_fault(path)
+
+
+def _training_fault(path: Path) -> str | None:
+    """What is missing beside the weights: without it a run would go on with a fresh optimizer and schedule."""
+    names = [file.name for file in path.iterdir() if not file.is_dir() or any(file.iterdir())]
+    deepspeed = any(map(_DEEPSPEED.fullmatch, names))
+    if deepspeed and "latest" not in names:
+        return "is no complete checkpoint: latest, which names DeepSpeed's folder, is missing"
+    wanted = {
+        "optimizer (optimizer.pt)": deepspeed or any(map(_OPTIMIZER.fullmatch, names)),
+        "learning rate schedule (scheduler.pt)": deepspeed or any(map(_SCHEDULE.fullmatch, names)),
+        "random generators (rng_state.pth)": any(map(_GENERATORS.fullmatch, names)),
+    }
+    missing = [what for what, there in wanted.items() if not there]
+    if not missing:
+        return None
+    return (
+        f"holds weights, but no {', no '.join(missing)}: a run cannot go on from it, only begin anew with its weights "
+        f"({as_model(path)})"
+    )
+
+
+def as_model(path: str | Path) -> str:
+    """How a new run begins with the weights of a checkpoint."""
+    # Weights of an adapter's own are no model that transformers could load for training.
+    if (Path(path) / "adapter_config.json").is_file():
+        return (
+            f"merge the adapter in {path} into its base model, with PEFT's merge_and_unload(), save that and give its "
+            "folder as --model_name_or_path"
+        )
+    return f"--model_name_or_path {path}"
 
 
 def _file_fault(file: Path) -> str | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler
 from transformers.trainer_utils import SaveStrategy
 
@@ -32,7 +33,9 @@ from progpo_trl.checkpoint_files import (
     write_manifest,
 )
 from progpo_trl.run_state import EpochOrder, set_generators, wandb_run
-from progpo_trl.settings_resume import find_checkpoint
+from progpo_trl.settings_record import of_trainer
+from progpo_trl.settings_resume import find_checkpoint, put_back
+from progpo_trl.settings_values import SettingsError
 from progpo_trl.stopping import StopSignals, TrainingInterrupted
 
 logger = logging.getLogger(__name__)
@@ -42,6 +45,8 @@ class Resumable:
     """Mixin for a GRPO trainer with `Publishing`; see the module's docstring.
 
     carry: JSON values of the caller's own that travel with checkpoints; `train()` on from one brings them back.
+    run_settings: what checkpoints record the run as (see `settings_record.of_run`), for a caller that knows more of it
+    than the trainer, and has compared it with the checkpoint; None: what the trainer knows.
     """
 
     def __init__(self, *args, **kwargs):
@@ -49,6 +54,7 @@ class Resumable:
         self._best_step: int | None = None
         super().__init__(*args, **kwargs)
         self.carry: dict[str, Any] = {}
+        self.run_settings: dict[str, Any] | None = None
         self.stop_signals = StopSignals()
         self._boundary = Boundary(self)
         self.add_callback(self._boundary)
@@ -58,10 +64,13 @@ class Resumable:
     def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
         """As in transformers. True (or "last") goes on from the newest complete checkpoint in output_dir.
 
-        Raises ValueError for a checkpoint that cannot be continued exactly, and inside `save_on_signals()`
-        TrainingInterrupted after a signal.
+        Raises ValueError for a checkpoint that cannot be continued exactly or was made with other settings, and inside
+        `save_on_signals()` TrainingInterrupted after a signal.
         """
-        checkpoint = str(find_checkpoint(resume_from_checkpoint, self.args)) if resume_from_checkpoint else None
+        checkpoint = None
+        if resume_from_checkpoint:
+            to_compare = self._recorded_settings() if self.run_settings is None else None
+            checkpoint = str(find_checkpoint(resume_from_checkpoint, self.args, to_compare))
         self._best_step = None
         self._boundary.start(checkpoint)
         starts_with_evaluation = self.args.eval_on_start
@@ -76,6 +85,10 @@ class Resumable:
             raise
         finally:
             self.args.eval_on_start = starts_with_evaluation
+
+    def _recorded_settings(self) -> dict[str, Any]:
+        adapters = getattr(self.model, "peft_config", {})
+        return self.run_settings or of_trainer(self.args, self.advantage, self.reward_func_names, adapters)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial) -> bool:
         """As in transformers; an evaluation that lacks the metric (all games of a task type were lost) is no best."""
@@ -155,6 +168,40 @@ class Resumable:
         updates = generation_updates(self.args)
         return (*values, -(-max_steps // updates) * updates)
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """As in transformers; then the next update takes the learning rate that this run's schedule has for it.
+
+        An optimizer brings back the rate of its checkpoint, which a schedule over more updates has left behind: at
+        the end of a linear one it is 0. Raises SettingsError where the schedule's height is another: the one of the
+        checkpoint would win over `learning_rate`, and nobody would be told.
+        """
+        asked = _heights(self.lr_scheduler)
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None or asked is None:
+            return
+        schedule = _lambda_schedule(self.lr_scheduler)
+        if (held := _heights(self.lr_scheduler)) != asked:
+            raise SettingsError(
+                f"resume_from_checkpoint: {checkpoint} was made with learning_rate {_list(held)}, and "
+                f"{_list(asked)} is asked for: {put_back(checkpoint)}"
+            )
+        # For the schedule of the checkpoint this is what the optimizer holds, to the last bit.
+        step = schedule.last_epoch
+        rates = [height * factor(step) for height, factor in zip(held, schedule.lr_lambdas, strict=True)]
+        before = [float(group["lr"]) for group in schedule.optimizer.param_groups]
+        if before != rates:
+            logger.warning(
+                "the learning rate goes on with %s instead of %s: the schedule is over another number of updates now",
+                _list(rates),
+                _list(before),
+            )
+        for group, rate in zip(schedule.optimizer.param_groups, rates, strict=True):
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        schedule._last_lr = rates  # what is logged
+
     def _run_epoch(self, *args, **kwargs) -> None:
         if self.state.global_step >= self.state.max_steps:
             # Resumed at its last step; transformers would take one more.
@@ -201,6 +248,7 @@ class Resumable:
                     updates_per_generation=generation_updates(self.args),
                     processes=self.accelerator.num_processes,
                     only_model=self.args.save_only_model,
+                    settings=self._recorded_settings(),
                 )
                 atomic.replace_folder(folder, target)
             rotate(run_dir, self.args.save_total_limit, keep=(target, self.state.best_model_checkpoint))
@@ -234,6 +282,22 @@ class Resumable:
                 atomic.move_files(new, Path(folder))
             clean(Path(folder))
         self.create_model_card()
+
+
+def _lambda_schedule(schedule: Any) -> LambdaLR | None:
+    """The schedule inside accelerate's wrapper; None for one without a formula (reduce_lr_on_plateau)."""
+    inner = getattr(schedule, "scheduler", schedule)
+    return inner if isinstance(inner, LambdaLR) else None
+
+
+def _heights(schedule: Any) -> list[float] | None:
+    """The rates that a schedule multiplies, one per parameter group: `learning_rate`."""
+    inner = _lambda_schedule(schedule)
+    return None if inner is None else [float(rate) for rate in inner.base_lrs]
+
+
+def _list(rates: list[float]) -> str:
+    return ", ".join(f"{rate:g}" for rate in dict.fromkeys(rates))
 
 
 @contextlib.contextmanager

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from progpo_trl.checkpoint_files import (
     PREFIX,
     STATE,
+    as_model,
     checkpoint_fault,
     checkpoint_step,
     generation_updates,
@@ -17,7 +19,7 @@ from progpo_trl.checkpoint_files import (
     read_manifest,
     recover,
 )
-from progpo_trl.settings_values import SettingsError
+from progpo_trl.settings_values import SettingsError, one_line
 
 if TYPE_CHECKING:
     from progpo_trl.config import MultiTurnGRPOConfig
@@ -26,10 +28,13 @@ if TYPE_CHECKING:
 RESUME = ("--resume_from_checkpoint", "last")
 
 
-def resume_checkpoint(args: MultiTurnGRPOConfig) -> str | None:
+def resume_checkpoint(
+    args: MultiTurnGRPOConfig, settings: Mapping[str, Any] | None = None, script_asked: Mapping[str, Any] | None = None
+) -> str | None:
     """The folder to resume from, or None to start anew; `last` (or true) is the newest complete one in output_dir.
 
     A run that was trained to its end but not finished (its model not saved, say) is resumed at its last step.
+    settings, script_asked: see `find_checkpoint`.
     """
     asked = args.resume_from_checkpoint
     recover(args.output_dir)
@@ -41,7 +46,7 @@ def resume_checkpoint(args: MultiTurnGRPOConfig) -> str | None:
                 f"them with {' '.join(RESUME)}, or choose another --output_dir"
             )
         return None
-    path = find_checkpoint(asked, args)
+    path = find_checkpoint(asked, args, settings, script_asked)
     step = checkpoint_step(path)
     if 0 < args.max_steps < step or (step == args.max_steps and _finished(path, Path(args.output_dir))):
         updates = generation_updates(args)
@@ -52,8 +57,18 @@ def resume_checkpoint(args: MultiTurnGRPOConfig) -> str | None:
     return str(path)
 
 
-def find_checkpoint(asked: str | bool, args: MultiTurnGRPOConfig) -> Path:
-    """The checkpoint that `asked` means: a folder, or `last` (or true). SettingsError when it cannot be resumed."""
+def find_checkpoint(
+    asked: str | bool,
+    args: MultiTurnGRPOConfig,
+    settings: Mapping[str, Any] | None = None,
+    script_asked: Mapping[str, Any] | None = None,
+) -> Path:
+    """The checkpoint that `asked` means: a folder, or `last` (or true). SettingsError when it cannot be resumed.
+
+    settings: what this run is recorded as (see `settings_record`), compared with what the checkpoint records; None
+    compares nothing. script_asked: what the command line asked for, compared with the config.yaml beside a checkpoint
+    that records nothing.
+    """
     recover(args.output_dir)
     if str(asked).lower() in ("last", "true"):
         path, skipped = newest_complete(args.output_dir)
@@ -71,9 +86,57 @@ def find_checkpoint(asked: str | bool, args: MultiTurnGRPOConfig) -> Path:
         path = Path(asked)
         if fault := checkpoint_fault(path):
             raise SettingsError(f"resume_from_checkpoint: {path}: {fault}{_instead(path, args)}")
+    if settings is not None:
+        _refuse_another_experiment(path, settings, script_asked)
     if fault := _unfit(path, args):
         raise SettingsError(f"resume_from_checkpoint: {path}: {fault}")
     return path
+
+
+def _refuse_another_experiment(
+    path: Path, settings: Mapping[str, Any], script_asked: Mapping[str, Any] | None
+) -> None:
+    """SettingsError that names every setting in which a run differs from the one that made its checkpoint."""
+    from progpo_trl.settings_record import differences, not_recorded
+
+    then, now = read_manifest(path).get("settings"), settings
+    if not isinstance(then, dict):
+        try:
+            then, now = _as_asked(path, script_asked)
+        except (ValueError, TypeError) as error:
+            _warn(path, f"settings ({one_line(error)})")
+            return
+    if unknown := not_recorded(then, now):
+        _warn(path, " and ".join(unknown))
+    if changed := differences(then, now):
+        raise SettingsError(
+            f"resume_from_checkpoint: {path} was made with other settings: {'; '.join(changed)}. That is another "
+            f"experiment: {put_back(path)}"
+        )
+
+
+def _as_asked(path: Path, script_asked: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the config.yaml beside a checkpoint that records nothing asked for, and what is asked for now."""
+    from progpo_trl.settings_record import of_asked, read_asked
+
+    if script_asked is None:
+        raise SettingsError("checkpoints of other trainers and of older versions record none")
+    return of_asked(read_asked(path.parent / "config.yaml")), of_asked(script_asked)
+
+
+def _warn(path: Path, unknown: str) -> None:
+    warnings.warn(
+        f"{path} does not say with which {unknown} it was made: nobody can tell whether this run has the same",
+        stacklevel=5,
+    )
+
+
+def put_back(checkpoint: str | Path) -> str:
+    """What to do about settings that a run cannot go on with."""
+    return (
+        "a run goes on with the settings it began with; put them back, or begin a new run with these weights: "
+        f"{as_model(checkpoint)} and another --output_dir, without resume_from_checkpoint"
+    )
 
 
 def _unfit(path: Path, args: MultiTurnGRPOConfig) -> str | None:
@@ -94,7 +157,9 @@ def _unfit(path: Path, args: MultiTurnGRPOConfig) -> str | None:
             f"{PREFIX}{before or updates}"
         )
     if manifest.get("only_model"):
-        return "was saved with save_only_model and holds no optimizer state; start from it with --model_name_or_path"
+        return (
+            f"was saved with save_only_model and holds no optimizer state; begin a new run with it: {as_model(path)}"
+        )
     return None
 
 
@@ -102,7 +167,7 @@ def _instead(path: Path, args: MultiTurnGRPOConfig) -> str:
     """What to write instead of a checkpoint that cannot be used."""
     if not path.exists() and (inside := Path(args.output_dir) / path.name).is_dir():
         return f"; did you mean --resume_from_checkpoint {inside}"
-    folder = path.parent if numbered(path.parent) else Path(args.output_dir)
+    folder = next((near for near in (path, path.parent) if numbered(near)), Path(args.output_dir))
     good, _ = newest_complete(folder)
     return f"; the newest complete one is --resume_from_checkpoint {good}" if good else ""
 

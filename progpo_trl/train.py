@@ -17,11 +17,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from progpo_trl.checkpoint_files import CheckpointNotSaved, generation_updates, newest_complete
+from progpo_trl import atomic
+from progpo_trl.checkpoint_files import CheckpointNotSaved, checkpoint_step, generation_updates, newest_complete
 from progpo_trl.faults import TrainingStopped
 from progpo_trl.publishing.errors import PublishError
 from progpo_trl.secret_values import without_secret_options
 from progpo_trl.settings import ScriptArguments, SettingsError, dump, parse
+from progpo_trl.settings_record import of_run
 from progpo_trl.settings_resume import RESUME, resume_checkpoint
 from progpo_trl.settings_values import nearest, one_line
 
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
 # model_name_or_path of the policies that ship with the package -> their names in progpo_trl.tiny_policy
 TINY_POLICIES = {"tiny": "base", "tiny-hard": "base-hard", "tiny-shop": "base-shop"}
+
+# Where the config.yaml of the updates up to a step goes when a run goes on from there with another.
+_UNTIL = "config-until-step-{}.yaml"
 
 # What people put into model_init_kwargs, to guess what a misspelt name was meant to be.
 _LOADING = (
@@ -61,8 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     with _sigterm_interrupts():
         try:
             script, args, model_args = parse(argv, "progpo train")
-            checkpoint = resume_checkpoint(args)
+            settings = of_run(script, args, model_args)
+            checkpoint = resume_checkpoint(args, settings, script.asked)
             trainer = build_trainer(script, args, model_args)
+            trainer.run_settings = settings
         except KeyboardInterrupt as stop:
             return _stopped(stop, "before training; nothing was saved")
         return run(trainer, script, args, argv, checkpoint)
@@ -178,9 +185,11 @@ def run(
     saved = False
     try:
         if main_process:
-            if checkpoint is None:
+            if checkpoint is None or Path(checkpoint).resolve().parent != output.resolve():
                 _set_aside(output, script)
-            dump(script, output / "config.yaml")
+                dump(script, output / "config.yaml")
+            else:
+                _replace_settings(output, script, checkpoint_step(checkpoint))
         summary = RunSummary(trainer, script, argv, checkpoint)
         summary.announce()
         if script.evaluate_around_training:
@@ -226,12 +235,33 @@ def _set_aside(output: Path, script: ScriptArguments) -> None:
 
     try:
         earlier = set_aside_earlier_run(output, str(script.asked["model_name_or_path"]))
+        for config in output.glob(_UNTIL.format("*")) if earlier else ():
+            config.rename(earlier / config.name)
     except OSError as error:
         raise SettingsError(
             f"output_dir: {output}: an earlier run's files cannot be moved: {one_line(error)}"
         ) from error
     if earlier is not None:
         print(f"{output} holds the results of an earlier run: they are in {earlier} now")
+
+
+def _replace_settings(output: Path, script: ScriptArguments, step: int) -> None:
+    """Write the config.yaml of a run that goes on; one that says anything else is kept under a name of its own.
+
+    What makes the run the experiment it is, is the same; how long it is, where its logs go and which versions made
+    the first updates may not be.
+    """
+    config, kept = output / "config.yaml", output / _UNTIL.format(step)
+    try:
+        before = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else None
+        keep = before is not None and not kept.exists()  # the first one is of the updates up to that step
+        if keep:
+            atomic.write_text(kept, before)
+        dump(script, config)
+        if keep and config.read_text(encoding="utf-8") == before:
+            kept.unlink()
+    except OSError as error:
+        raise SettingsError(f"output_dir: {error.filename or output} cannot be written: {error.strerror}") from error
 
 
 def _push(trainer: MultiTurnGRPOTrainer) -> bool:

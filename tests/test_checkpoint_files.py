@@ -24,6 +24,13 @@ from progpo_trl.checkpoint_files import (
     write_manifest,
 )
 
+# What training goes on with beside the weights, as transformers and TRL save it.
+TRAINING = {
+    "optimizer.pt": "optimizer",
+    "scheduler.pt": "learning rate schedule",
+    "rng_state.pth": "random generators",
+}
+
 
 def checkpoint(folder, step, weights="model.safetensors"):
     path = folder / f"checkpoint-{step}"
@@ -31,7 +38,8 @@ def checkpoint(folder, step, weights="model.safetensors"):
     tensors = {"a": torch.zeros(100)}
     (path / weights).parent.mkdir(exist_ok=True)
     save_file(tensors, path / weights) if weights.endswith("safetensors") else torch.save(tensors, path / weights)
-    torch.save({"state": torch.zeros(100)}, path / "optimizer.pt")
+    for name in TRAINING:
+        torch.save({"state": torch.zeros(100)}, path / name)
     (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
     return path
 
@@ -50,16 +58,55 @@ def test_complete_checkpoints(tmp_path, weights, listed):
         write_manifest(path, processes=2)
         manifest = read_manifest(path)
         assert manifest["processes"] == 2
-        assert sorted(manifest["files"]) == sorted([weights, "optimizer.pt", "trainer_state.json"])
+        assert sorted(manifest["files"]) == sorted([weights, *TRAINING, "trainer_state.json"])
     assert checkpoint_fault(path) is None
 
 
-@pytest.mark.parametrize("sharded", ["pytorch_model_fsdp_0", "global_step4"])
-def test_sharded_checkpoints_are_complete(tmp_path, sharded):
+def sharded(folder, *names):
+    """A checkpoint whose weights and optimizer are shards in folders, as several processes save it."""
+    path = checkpoint(folder, 4)
+    for name in ("model.safetensors", "optimizer.pt"):
+        (path / name).unlink()
+    (path / "rng_state.pth").rename(path / "rng_state_0.pth")
+    for name in names:
+        (path / name).mkdir()
+        (path / name / "shard").touch()
+    return path
+
+
+def test_sharded_checkpoints_are_complete(tmp_path):
+    assert checkpoint_fault(sharded(tmp_path / "fsdp", "pytorch_model_fsdp_0", "optimizer_0")) is None
+    path = sharded(tmp_path / "deepspeed", "global_step4")
+    (path / "scheduler.pt").unlink()  # DeepSpeed keeps it with the optimizer
+    assert "latest, which names DeepSpeed's folder, is missing" in checkpoint_fault(path)
+    (path / "latest").write_text("global_step4")
+    assert checkpoint_fault(path) is None
+    (path / "global_step4" / "shard").unlink()
+    assert "no optimizer (optimizer.pt), no learning rate schedule (scheduler.pt)" in checkpoint_fault(path)
+    assert "no optimizer" in checkpoint_fault(sharded(tmp_path / "weights", "pytorch_model_fsdp_0"))
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("name", TRAINING)
+def test_weights_alone_are_not_what_a_run_goes_on_from(tmp_path, name, listed):
     path = checkpoint(tmp_path, 4)
-    (path / "model.safetensors").unlink()
-    (path / sharded).mkdir()
+    (path / name).unlink()
+    if listed:
+        write_manifest(path)
+    fault = checkpoint_fault(path)
+    assert f"holds weights, but no {TRAINING[name]} ({name}): a run cannot go on from it" in fault
+    assert f"--model_name_or_path {path}" in fault
+    assert newest_complete(tmp_path) == (None, [(path, fault)])
+    write_manifest(path, only_model=True)  # whole for what it says it is
     assert checkpoint_fault(path) is None
+
+
+def test_a_runs_folder_is_no_checkpoint(tmp_path):
+    """A finished run has all of a checkpoint's names but the optimizer's; even with that one it is none."""
+    checkpoint(tmp_path, 4)
+    for file in checkpoint(tmp_path / "aside", 4).iterdir():
+        file.rename(tmp_path / file.name)
+    assert "is a run's folder, no checkpoint" in checkpoint_fault(tmp_path)
 
 
 FAULTS = [
@@ -74,6 +121,7 @@ FAULTS = [
         lambda p: (p / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-2.safetensors"}}'),
         "model-2.safetensors is missing",
     ),
+    (lambda p: (p / "optimizer.pt").unlink(), "holds weights, but no optimizer"),
     (lambda p: (p / "manifest.json").write_text("["), "manifest.json cannot be read"),
     (lambda p: (p / "manifest.json").write_text("[]"), "manifest.json lists no files"),
 ]

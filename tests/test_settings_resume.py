@@ -56,6 +56,21 @@ def test_last_is_the_newest_by_number_that_is_complete(tmp_path, asked):
         assert resume_checkpoint(args(tmp_path, asked)) == str(tmp_path / "checkpoint-9")
 
 
+def test_a_runs_folder_is_refused_with_its_newest_checkpoint(tmp_path):
+    """The folder of a finished run holds weights and a trainer_state.json, but no optimizer: Adam would begin anew."""
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    good = checkpoint(run, 4)
+    for name in ("model.safetensors", "trainer_state.json"):
+        (run / name).write_bytes((good / name).read_bytes())
+    with pytest.raises(SettingsError, match=f"is a run's folder.*--resume_from_checkpoint {re.escape(str(good))}$"):
+        resume_checkpoint(args(elsewhere, str(run)))
+    for file in good.iterdir():
+        file.unlink()
+    good.rmdir()
+    with pytest.raises(SettingsError, match=r"no optimizer \(optimizer.pt\), no learning rate schedule"):
+        resume_checkpoint(args(elsewhere, str(run)))
+
+
 def test_half_written_folders_are_not_taken(tmp_path):
     path = checkpoint(tmp_path / SAVING, 4)
     with pytest.raises(SettingsError, match="there is no checkpoint in"):
@@ -85,7 +100,10 @@ def test_other_batches_and_missing_optimizers_are_refused(tmp_path):
     with pytest.raises(SettingsError, match="made with 3 optimizer steps per generation, these settings take 2"):
         resume_checkpoint(args(tmp_path, "last", updates=2))
     write_manifest(path, updates_per_generation=3, only_model=True)
-    with pytest.raises(SettingsError, match="save_only_model and holds no optimizer"):
+    with pytest.raises(SettingsError, match=f"save_only_model and holds no optimizer.*--model_name_or_path {path}$"):
+        resume_checkpoint(args(tmp_path, "last", updates=3))
+    (path / "adapter_config.json").write_text("{}")
+    with pytest.raises(SettingsError, match="merge the adapter in .*checkpoint-6 into its base model"):
         resume_checkpoint(args(tmp_path, "last", updates=3))
 
 

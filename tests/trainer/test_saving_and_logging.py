@@ -151,7 +151,7 @@ def test_a_checkpoint_inside_a_generation_is_refused(tmp_path, tokenizer):
         environment=toy.tasks(),
         processing_class=tokenizer,
     )
-    with pytest.raises(ValueError, match="made with 1 optimizer steps per generation"):
+    with pytest.raises(ValueError, match=r"updates_per_generation \(optimizer steps per generation\): 1, now 2"):
         other.train(resume_from_checkpoint=True)
     (tmp_path / "checkpoint-1" / "manifest.json").unlink()
     with pytest.raises(ValueError, match="lies inside a generation"):
