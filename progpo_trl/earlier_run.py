@@ -13,7 +13,7 @@ from pathlib import Path
 from progpo_trl import atomic
 from progpo_trl.evaluation.locks import LOCK, only_one_in
 from progpo_trl.evaluation.results import EPISODES
-from progpo_trl.publishing.files import PROMPT, RECIPE
+from progpo_trl.publishing.files import PROMPT, RECIPE, WEIGHTS
 from progpo_trl.run_files import (
     COMPLETIONS,
     PREVIOUS,
@@ -34,7 +34,7 @@ def set_aside_earlier_run(output: Path, model: str) -> Path | None:
 
     Nothing is deleted, and what is not a run's (`run_files`) is not touched. model: what the new run trains, by its
     path or name. Where it lies in `output` itself its files stay, since a run that is resumed loads them again, and
-    so does a published agent's prompt; the earlier run gets them, too (as links, where the disk has them).
+    so does a published agent's prompt; the earlier run gets copies (of weights links, where the disk has them).
 
     OSError when something cannot be moved; all is then where it was. A move that was killed is finished by the next.
     EvaluationError when an evaluation of that run is still going on.
@@ -46,7 +46,7 @@ def set_aside_earlier_run(output: Path, model: str) -> Path | None:
                 pass
     earlier = None
     if os.path.lexists(partial / RECIPE):  # moved last: only the folder's name was missing
-        earlier = _name(output, partial)
+        earlier = _finish(output, partial)
     found = [place for place in files_of_run(output) if place != Path(RECIPE)] if is_run(output) else []
     kept = [place for place in found if _is_of(output / place, output, Path(model).expanduser())]
     moved = [place for place in found if place not in kept]
@@ -55,7 +55,7 @@ def set_aside_earlier_run(output: Path, model: str) -> Path | None:
     if (output / PROMPT).is_file() and is_run(output):
         kept.append(Path(PROMPT))
     recipe = [Path(RECIPE)] if is_run(output) and (output / RECIPE).is_file() else []
-    return _move(output, [*moved, *recipe], kept)
+    return _move(output, [*moved, *recipe], [place for place in kept if (output / place).is_file()])
 
 
 def set_aside_episodes(output: Path, *, recipe: bool, evaluations: bool) -> Path | None:
@@ -85,10 +85,10 @@ def _is_of(path: Path, output: Path, model: Path) -> bool:
 
 
 def _move(output: Path, places: Iterable[Path], kept: Iterable[Path]) -> Path:
-    """Move `places`, relative to `output`, into a new folder in it, and link or copy `kept`; returns the folder."""
+    """Move `places`, relative to `output`, into a new folder in it, and copy `kept` there; returns the folder."""
     partial, places, kept = output / _PARTIAL, list(places), list(kept)
     if any(os.path.lexists(partial / place) for place in places):
-        _name(output, partial)  # of yet another run
+        _finish(output, partial)  # of yet another run
     there = {*places, *kept}
     undo = contextlib.ExitStack()
     with undo:
@@ -99,15 +99,12 @@ def _move(output: Path, places: Iterable[Path], kept: Iterable[Path]) -> Path:
             if not os.path.lexists(partial / place):
                 _make_folders(partial, place, undo)
                 undo.callback(_quietly, (partial / place).unlink)
-                _link(output / place, partial / place)
+                _copy(output / place, partial / place)
         for place in places:
             _make_folders(partial, place, undo)
             _move_one(output, place, there, undo)
-        target = _name(output, partial)
+        target = _finish(output, partial)
         undo.pop_all()
-    for folder in sorted({parent for place in places for parent in place.parents if parent.name}, reverse=True):
-        if folder.name != COMPLETIONS:  # the new run's trainer expects it
-            _quietly((output / folder).rmdir)
     return target
 
 
@@ -132,19 +129,23 @@ def _move_one(output: Path, place: Path, there: set[Path], undo: contextlib.Exit
         undo.callback(_quietly, os.symlink, text, old)
 
 
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source.resolve(), target)  # gigabytes; the new run replaces its files, it does not write into them
-    except OSError:
-        shutil.copy2(source, target)
+def _copy(source: Path, target: Path) -> None:
+    if source.suffix in WEIGHTS:  # gigabytes, and whoever saves new ones puts them in the place of the old
+        with contextlib.suppress(OSError):
+            os.link(source.resolve(), target)
+            return
+    shutil.copy2(source, target)
 
 
-def _name(output: Path, partial: Path) -> Path:
-    """Give the finished folder the next name that is free."""
+def _finish(output: Path, partial: Path) -> Path:
+    """Give the folder that holds all the next name that is free, and remove the folders that this left empty."""
     names = (PREVIOUS if n == 1 else f"{PREVIOUS}-{n}" for n in itertools.count(1))
     target = next(output / name for name in names if not os.path.lexists(output / name))
     os.rename(partial, target)
-    atomic.flush(output)
+    _quietly(atomic.flush, output)
+    for folder in sorted((p for p in target.rglob("*") if p.is_dir() and not p.is_symlink()), reverse=True):
+        if folder.name != COMPLETIONS:  # the new run's trainer expects it
+            _quietly((output / folder.relative_to(target)).rmdir)
     return target
 
 

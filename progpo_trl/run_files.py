@@ -103,17 +103,15 @@ def _in_folder(path: Path) -> list[Path]:
         return [p for p in _files(path) if _TABLE.fullmatch(p.name)]
     if name == "runs":  # of transformers' TensorBoard callback: runs/<time>_<host>
         return sorted(p for p in path.glob("*/events.out.tfevents.*") if p.is_file())
-    if is_run(path):
-        return []
-    found = _evaluation(path) or _plots(path)
+    found = _evaluation(path) or ([] if is_run(path) else _plots(path))
     if not found and name.startswith("eval"):
-        inside = sorted(p for p in path.iterdir() if p.is_dir() and not is_run(p))
+        inside = sorted(p for p in path.iterdir() if p.is_dir())
         found = [place for inner in inside for place in _linked(inner, _evaluation(inner))]
     return found
 
 
 def _evaluation(folder: Path) -> list[Path]:
-    if not _is_evaluation(folder):
+    if not _is_evaluation(folder) or (folder / RECIPE).is_file():
         return []
     known = {EVALUATION, EPISODES, CALLS, LOCK, f".{EVALUATION}.partial", f".{EPISODES}.partial"}
     return [path for path in _files(folder) if path.name in known or _PART.fullmatch(path.name)]
