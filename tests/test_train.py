@@ -25,12 +25,17 @@ SHORT = ["--max_generations", "2", "--eval_tasks", "8", "--groups_per_generation
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run_and_words(tmp_path_factory):
+    """A run's folder, and what it printed."""
     output = tmp_path_factory.mktemp("run")
     with contextlib.redirect_stdout(io.StringIO()) as told:
         assert main(["train", "--config", "quickstart", *SHORT, "--output_dir", str(output)]) == 0
-    assert f"`--seed 1 --output_dir {output}-seed1`" in told.getvalue()
-    return output
+    return output, told.getvalue()
+
+
+@pytest.fixture(scope="module")
+def run(run_and_words):
+    return run_and_words[0]
 
 
 def test_summary(run):
@@ -338,7 +343,9 @@ def test_an_earlier_run_stays_when_the_new_one_cannot_begin(run, tmp_path, capsy
         assert (output / path.name).read_bytes() == path.read_bytes(), path.name
 
 
-def test_the_hint_at_the_end_of_a_run_leaves_it_where_it_is(tmp_path, monkeypatch):
+def test_the_hint_at_the_end_of_a_run_leaves_it_where_it_is(run_and_words, tmp_path, monkeypatch):
+    output, words = run_and_words
+    assert f"another seed with `--seed 1 --output_dir {output}-seed1`" in words
     from progpo_trl.reporting.summary import another_seed
 
     runs = tmp_path / "my runs"
