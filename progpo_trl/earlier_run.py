@@ -40,21 +40,22 @@ def set_aside_earlier_run(output: Path, model: str) -> Path | None:
     EvaluationError when an evaluation of that run is still going on.
     """
     output, partial = Path(output), Path(output, _PARTIAL)
-    for folder in evaluation_folders(output):
-        if (folder / LOCK).exists():
-            with only_one_in(folder):
-                pass
     earlier = None
     if os.path.lexists(partial / RECIPE):  # moved last: only the folder's name was missing
         earlier = _finish(output, partial)
-    found = [place for place in files_of_run(output) if place != Path(RECIPE)] if is_run(output) else []
+    known = is_run(output)
+    for folder in evaluation_folders(output) if known else ():
+        if (folder / LOCK).exists():
+            with only_one_in(folder):
+                pass
+    found = [place for place in files_of_run(output) if place != Path(RECIPE)] if known else []
     kept = [place for place in found if _is_of(output / place, output, Path(model).expanduser())]
     moved = [place for place in found if place not in kept]
     if not moved and not partial.is_dir():
         return earlier
-    if (output / PROMPT).is_file() and is_run(output):
+    if known and (output / PROMPT).is_file():
         kept.append(Path(PROMPT))
-    recipe = [Path(RECIPE)] if is_run(output) and (output / RECIPE).is_file() else []
+    recipe = [Path(RECIPE)] if known and (output / RECIPE).is_file() else []
     return _move(output, [*moved, *recipe], [place for place in kept if (output / place).is_file()])
 
 

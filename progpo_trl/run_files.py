@@ -6,6 +6,7 @@ Told by name where a run writes under that name itself; where a name may be anyb
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,27 +60,31 @@ def is_training_evaluation(name: str) -> bool:
     return found is not None and int(found[1]) > 0
 
 
-def files_of_run(folder: Path) -> Iterator[Path]:
+def files_of_run(folder: Path) -> list[Path]:
     """The run's files, relative to its folder; checkpoints that were superseded and links to folders are one place.
 
     Checkpoints (a run can go on from them), runs that were set aside or lie inside, and other people's files, also
     those in the run's own folders, are none of them. W&B has its own place and its own names of runs.
     """
-    for path in sorted(folder.iterdir()):
-        if path.is_dir():
-            yield from _whole_link(path, folder, _in_folder(path))
-        elif _at_top(path.name):
-            yield path.relative_to(folder)
-    yield from (path.relative_to(folder) for path in _plots(folder))
+    found = [path for path in _files(folder) if _at_top(path.name)] + _plots(folder)
+    for path in _folders(folder):
+        found += _in_folder(path)
+    for path in evaluation_folders(folder):
+        found += _evaluation(path)
+    return list(dict.fromkeys(_up_to_a_link(path.relative_to(folder), folder) for path in found))
 
 
 def evaluation_folders(folder: Path) -> Iterator[Path]:
-    """The folders in that of a run that hold an evaluation of `progpo evaluate`; in those called eval* one deeper."""
-    for path in sorted(p for p in folder.iterdir() if p.is_dir() and not is_previous(p.name)):
+    """The folders in that of a run that hold an evaluation of it by `progpo evaluate`: any that are called eval* or
+    lie in one of those, and others that name the run."""
+    for path in _folders(folder):
+        if is_previous(path.name) or (path / RECIPE).is_file():
+            continue
         if _is_evaluation(path):
-            yield path
+            if path.name.startswith("eval") or _is_of_run(path / EVALUATION, folder):
+                yield path
         elif path.name.startswith("eval"):
-            yield from (inner for inner in sorted(path.iterdir()) if inner.is_dir() and _is_evaluation(inner))
+            yield from (p for p in _folders(path) if _is_evaluation(p) and not (p / RECIPE).is_file())
 
 
 def _at_top(name: str) -> bool:
@@ -103,16 +108,10 @@ def _in_folder(path: Path) -> list[Path]:
         return [p for p in _files(path) if _TABLE.fullmatch(p.name)]
     if name == "runs":  # of transformers' TensorBoard callback: runs/<time>_<host>
         return sorted(p for p in path.glob("*/events.out.tfevents.*") if p.is_file())
-    found = _evaluation(path) or ([] if is_run(path) else _plots(path))
-    if not found and name.startswith("eval"):
-        inside = sorted(p for p in path.iterdir() if p.is_dir())
-        found = [place for inner in inside for place in _linked(inner, _evaluation(inner))]
-    return found
+    return [] if is_run(path) else _plots(path)
 
 
 def _evaluation(folder: Path) -> list[Path]:
-    if not _is_evaluation(folder) or (folder / RECIPE).is_file():
-        return []
     known = {EVALUATION, EPISODES, CALLS, LOCK, f".{EVALUATION}.partial", f".{EPISODES}.partial"}
     return [path for path in _files(folder) if path.name in known or _PART.fullmatch(path.name)]
 
@@ -123,24 +122,35 @@ def _plots(folder: Path) -> list[Path]:
     return [folder / name for name in _PLOTS if (folder / name).is_file()]
 
 
+def _folders(folder: Path) -> list[Path]:
+    """The folders in a folder that can be looked into."""
+    return sorted(p for p in folder.iterdir() if p.is_dir() and os.access(p, os.R_OK | os.X_OK))
+
+
 def _files(folder: Path) -> list[Path]:
     """The files in a folder, links to nothing among them."""
     return sorted(path for path in folder.iterdir() if not path.is_dir())
 
 
-def _linked(folder: Path, found: list[Path]) -> list[Path]:
-    """`found` in a folder; of a folder that is a link, the link: what it leads to lies elsewhere and stays."""
-    return [folder] if found and folder.is_symlink() else found
-
-
-def _whole_link(path: Path, folder: Path, found: list[Path]) -> Iterator[Path]:
-    yield from (place.relative_to(folder) for place in _linked(path, found))
+def _up_to_a_link(place: Path, folder: Path) -> Path:
+    """`place`, or the link to a folder that it is reached through: what that leads to lies elsewhere and stays."""
+    around = [parent for parent in reversed(place.parents) if parent.name]
+    return next((parent for parent in around if (folder / parent).is_symlink()), place)
 
 
 def _is_evaluation(folder: Path) -> bool:
     try:
         return _EVALUATION_MARK in _head(folder / EVALUATION)
     except FileNotFoundError:
+        return False
+
+
+def _is_of_run(evaluation: Path, run: Path) -> bool:
+    """Whether an evaluation says that it is of a run in this folder; the path may be from elsewhere."""
+    try:
+        name = json.loads(evaluation.read_text(encoding="utf-8"))["agent"]["run"]
+        return Path(name).resolve() == run.resolve() or Path(name).name == run.resolve().name
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
