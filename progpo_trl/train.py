@@ -184,6 +184,8 @@ def run(
     output = Path(args.output_dir)
     saved = False
     try:
+        if script.evaluate_around_training and not trainer.eval_task_ids:
+            raise SettingsError("evaluate_around_training needs environment.eval_split")
         if main_process:
             if checkpoint is None or Path(checkpoint).resolve().parent != output.resolve():
                 _set_aside(output, script)
@@ -193,8 +195,6 @@ def run(
         summary = RunSummary(trainer, script, argv, checkpoint)
         summary.announce()
         if script.evaluate_around_training:
-            if not trainer.eval_task_ids:
-                raise SettingsError("evaluate_around_training needs environment.eval_split")
             summary.evaluate_before()
         with trainer.save_on_signals():
             trainer.train(resume_from_checkpoint=checkpoint)
@@ -231,18 +231,24 @@ def run(
 
 def _set_aside(output: Path, script: ScriptArguments) -> None:
     """A run that stops early must not be taken for the model and the numbers that lie in its folder."""
-    from progpo_trl.publishing.earlier_run import set_aside_earlier_run
+    from progpo_trl.earlier_run import set_aside_earlier_run
+    from progpo_trl.evaluation.errors import EvaluationError
+    from progpo_trl.viewer.sources import evaluations_beside
 
     try:
-        earlier = set_aside_earlier_run(output, str(script.asked["model_name_or_path"]))
-        for config in output.glob(_UNTIL.format("*")) if earlier else ():
-            config.rename(earlier / config.name)
+        earlier = set_aside_earlier_run(output, _model_path(str(script.asked["model_name_or_path"])))
+    except EvaluationError as error:
+        raise SettingsError(f"output_dir: {output} holds an earlier run, and {error}") from error
     except OSError as error:
         raise SettingsError(
-            f"output_dir: {output}: an earlier run's files cannot be moved: {one_line(error)}"
+            f"output_dir: {output}: an earlier run's files cannot be moved, and stay where they were: "
+            f"{one_line(error)}; mend that, or choose another --output_dir"
         ) from error
-    if earlier is not None:
-        print(f"{output} holds the results of an earlier run: they are in {earlier} now")
+    if earlier is None:
+        return
+    print(f"{output} held an earlier run: it is in {earlier} now, where it can be viewed, evaluated and published")
+    for place in evaluations_beside(output):
+        print(f"{place} seems to be an evaluation of that run; it stays, and `progpo view {output}` would show it")
 
 
 def _replace_settings(output: Path, script: ScriptArguments, step: int) -> None:

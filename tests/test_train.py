@@ -1,11 +1,14 @@
 """`progpo train` end to end on the shipped tiny policy: what a run leaves, and what a person is told."""
 
+import contextlib
 import importlib.util
+import io
 import json
 import os
 import shlex
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -22,10 +25,17 @@ SHORT = ["--max_generations", "2", "--eval_tasks", "8", "--groups_per_generation
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run_and_words(tmp_path_factory):
+    """A run's folder, and what it printed."""
     output = tmp_path_factory.mktemp("run")
-    assert main(["train", "--config", "quickstart", *SHORT, "--output_dir", str(output)]) == 0
-    return output
+    with contextlib.redirect_stdout(io.StringIO()) as told:
+        assert main(["train", "--config", "quickstart", *SHORT, "--output_dir", str(output)]) == 0
+    return output, told.getvalue()
+
+
+@pytest.fixture(scope="module")
+def run(run_and_words):
+    return run_and_words[0]
 
 
 def test_summary(run):
@@ -230,52 +240,123 @@ def test_an_earlier_runs_results_are_set_aside(run, tmp_path, capsys, monkeypatc
     shutil.copytree(run, output)
     (output / "notes.txt").write_text("mine")
     results = ("model.safetensors", "config.json", "tokenizer.json", "summary.json", "README.md", "config.yaml")
-    results += ("learning_curve.png", "trainer_state.json", "training_args.bin")
+    results += ("learning_curve.png", "trainer_state.json", "training_args.bin", "episodes.jsonl")
     words = ["train", "--config", "quickstart", *SHORT, "--evaluate_around_training", "false", "--seed", "7"]
     words += ["--output_dir", str(output)]
     with monkeypatch.context() as patch:
         _signal_in_rollout(patch, signal.SIGINT, step=1)
         assert main(words) == 130
     earlier = output / "previous-run"
-    assert f"results of an earlier run: they are in {earlier} now" in capsys.readouterr().out
+    assert f"{output} held an earlier run: it is in {earlier} now" in capsys.readouterr().out
     for name in results:
         assert (earlier / name).read_bytes() == (run / name).read_bytes(), name
-        assert name == "config.yaml" or not (output / name).exists(), name
+        assert name in ("config.yaml", "episodes.jsonl") or not (output / name).exists(), name
     assert "seed: 7" in (output / "config.yaml").read_text()
     assert (output / "notes.txt").read_text() == "mine"
     with pytest.raises(PublishError, match="holds neither a model nor an adapter"):
         prepare(output, tmp_path / "out")
     prepare(earlier, tmp_path / "out")
-    # an interrupted run leaves nothing to set aside; the next finished one gets a folder of its own
+    # of an interrupted run the episodes and the settings are all there is
     assert main(words) == 0
-    assert not (output / "previous-run-2").exists()
+    assert {p.name for p in (output / "previous-run-2").iterdir()} == {"config.yaml", "episodes.jsonl"}
     assert main(words) == 0
-    assert json.loads((output / "previous-run-2" / "summary.json").read_text())["seed"] == 7
+    assert json.loads((output / "previous-run-3" / "summary.json").read_text())["seed"] == 7
     assert (earlier / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
 
 
-def test_the_model_that_is_trained_on_stays_where_it_lies(run, tmp_path):
-    from progpo_trl.publishing.earlier_run import set_aside_earlier_run
+def test_every_command_knows_the_earlier_run_from_the_new_one(run, tmp_path, capsys):
+    output = tmp_path / "run"
+    shutil.copytree(run, output)
+    assert main(["evaluate", str(output), "--tasks", "4", "--temperatures", "0"]) == 0
+    assert main(["explain", str(output), "--group", "1"]) == 0
+    assert main(["publish", str(output), "--dry-run"]) == 0
+    account = (output / "explain-step1-group1.html").read_bytes()
+    beside = tmp_path / "run-evaluation"
+    shutil.copytree(output / "evaluation", beside)
+    new = ["--evaluate_around_training", "false", "--save_episodes", "false", "--output_dir", str(output)]
+    capsys.readouterr()
+    assert main(["train", "--config", "quickstart", *SHORT, *new, "--advantage", "{name: gigpo}"]) == 0
+    assert f"{beside} seems to be an evaluation of that run" in capsys.readouterr().out
+    shutil.rmtree(beside)
 
-    shutil.copytree(run, tmp_path / "run")
-    for name in ("prompt.jinja", "evaluation-2.json"):
-        (tmp_path / "run" / name).write_text("{}")
-    moved = set_aside_earlier_run(tmp_path / "run", str(tmp_path / "run"))
-    assert {path.name for path in moved.iterdir()} == {
-        *("summary.json", "learning_curve.png", "trainer_state.json", "README.md", "config.yaml"),
-        "training_args.bin",
-        "evaluation-2.json",
-    }
-    AutoModelForCausalLM.from_pretrained(tmp_path / "run")
+    earlier = output / "previous-run"
+    for command in (
+        ["view", "--export", str(tmp_path / "run.html")],
+        ["plots", "--out", str(tmp_path)],
+        ["explain", "--group", "1"],
+    ):
+        capsys.readouterr()
+        assert main([command[0], str(output), *command[1:]]) == 2, command
+        assert "holds no episodes.jsonl" in capsys.readouterr().err
+        assert main([command[0], str(earlier), *command[1:]]) == 0, command
+        told = capsys.readouterr()
+        assert "recorded other advantages" not in told.out
+        assert command[0] != "plots" or "GRPO + ProGPO, 1 run: run/previous-run" in told.out
+    assert (earlier / "explain-step1-group1.html").read_bytes() == account
+    assert main(["compare", str(output), str(earlier)]) == 2
+    assert f"{output}/evaluation.json: cannot be read: No such file" in capsys.readouterr().err
+
+    assert main(["evaluate", str(output), "--tasks", "4", "--temperatures", "0"]) == 0
+    assert main(["compare", str(output), str(earlier)]) == 0
+    for place in (output, earlier):
+        assert main(["publish", str(place), "--dry-run"]) == 0
+        assert "other weights" not in (place / "publish" / "README.md").read_text()
+        assert (place / "publish" / "evaluation.json").is_file()
+        assert (place / "publish" / "model.safetensors").read_bytes() == (place / "model.safetensors").read_bytes()
+    again = tmp_path / "again"
+    assert main(["evaluate", str(earlier), "--tasks", "4", "--temperatures", "0", "--out", str(again)]) == 0
+    one, other = (json.loads((p / "evaluation.json").read_text()) for p in (earlier / "evaluation", again))
+    assert one["games"] == other["games"]
+    assert one["agent"]["weights_sha256"] == other["agent"]["weights_sha256"]
 
 
-def test_files_of_somebody_else_stay(tmp_path):
-    from progpo_trl.publishing.earlier_run import set_aside_earlier_run
+@pytest.mark.usefixtures("_terminal")
+def test_a_run_that_is_stopped_at_once_has_no_episodes(run, tmp_path, monkeypatch):
+    output = tmp_path / "run"
+    shutil.copytree(run, output)
+    _signal_in_rollout(monkeypatch, signal.SIGINT, step=0)
+    words = ["--evaluate_around_training", "false", "--output_dir", str(output)]
+    assert main(["train", "--config", "quickstart", *SHORT, *words]) == 130
+    assert {p.name for p in output.iterdir()} == {"config.yaml", "previous-run"}
+    names = {p.name for p in run.iterdir()} - {".saving"}
+    assert {p.name for p in (output / "previous-run").iterdir()} == names
 
-    (tmp_path / "README.md").write_text("My project.")
-    (tmp_path / "config.yaml").write_text("name: mine\n")
-    assert set_aside_earlier_run(tmp_path, "quickstart") is None
-    assert (tmp_path / "README.md").read_text() == "My project."
+
+def test_an_earlier_run_stays_when_the_new_one_cannot_begin(run, tmp_path, capsys):
+    from progpo_trl.evaluation.locks import only_one_in
+
+    output = tmp_path / "run"
+    shutil.copytree(run, output)
+    words = ["train", "--config", "quickstart", *SHORT, "--output_dir", str(output)]
+    assert main([*words, "--environment.eval_split", "null"]) == 2
+    (output / "evaluation").mkdir()
+    evaluation = {"format": "progpo_trl evaluation 1", "complete": False}
+    (output / "evaluation" / "evaluation.json").write_text(json.dumps(evaluation, indent=1))
+    capsys.readouterr()
+    with only_one_in(output / "evaluation"):
+        assert main(words) == 2
+    assert "holds an earlier run, and another evaluation is writing to" in capsys.readouterr().err
+    (output / ".previous-run.partial").write_text("in the way")
+    assert main(words) == 2
+    assert "an earlier run's files cannot be moved, and stay where they were: " in capsys.readouterr().err
+    for path in run.iterdir():
+        assert (output / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_the_hint_at_the_end_of_a_run_leaves_it_where_it_is(run_and_words, tmp_path, monkeypatch):
+    output, words = run_and_words
+    assert f"another seed with `--seed 1 --output_dir {output}-seed1`" in words
+    from progpo_trl.reporting.summary import another_seed
+
+    runs = tmp_path / "my runs"
+    assert another_seed(runs / "a-seed0", 0) == f"--seed 1 --output_dir '{runs}/a-seed1'"
+    assert another_seed(runs / "a-seed0", 3) == f"--seed 4 --output_dir '{runs}/a-seed0-seed4'"
+    (runs / "a-seed1").mkdir(parents=True)
+    monkeypatch.chdir(runs / "a-seed1")
+    assert another_seed(runs / "a-seed0", 0) == f"--seed 2 --output_dir '{runs}/a-seed2'"
+    assert another_seed(Path(), 1) == f"--seed 2 --output_dir '{runs}/a-seed2'"
+    monkeypatch.chdir(runs)
+    assert another_seed(Path("a"), 1) == "--seed 2 --output_dir a-seed2"
 
 
 def test_the_tasks_are_counted_once(tmp_path, capsys, monkeypatch):

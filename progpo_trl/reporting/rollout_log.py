@@ -5,12 +5,12 @@ when nothing is learned.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import logging
 import math
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 
 from progpo_trl import atomic
 from progpo_trl.advantages import StepEstimator
+from progpo_trl.earlier_run import set_aside_episodes
 from progpo_trl.episodes import Episode, StepBatch
 from progpo_trl.metrics import episode_metrics, group_metrics, response_lengths
 from progpo_trl.reporting.trackers import Trackers
@@ -40,6 +41,7 @@ class RolloutLog:
         self._warned: set[str] = set()
         self._write_failed = False
         self._file_ready = False
+        self._first_step: int | None = None
         self._started = time.perf_counter()
 
     @contextlib.contextmanager
@@ -87,8 +89,7 @@ class RolloutLog:
             metrics[name].append(value)
         self._completions_table(episodes, rewards)
         if trainer.accelerator.is_main_process:
-            if trainer.args.save_episodes:
-                self._append_episodes(episodes)
+            self._log_episodes(episodes)
             self._trackers.generation(episodes, batch)
             self._warn_when_silent(episodes)
 
@@ -138,21 +139,39 @@ class RolloutLog:
             for name, value in zip(self.trainer.reward_func_names, values, strict=True):
                 logs["rewards"][name].append(value)
 
-    def _append_episodes(self, episodes: list[Episode]) -> None:
-        """One JSON line an episode. Logging never stops a run: a full disk is reported once."""
-        path = os.path.join(self.trainer.args.output_dir, "episodes.jsonl")
-        step = self.trainer.state.global_step
+    def _log_episodes(self, episodes: list[Episode]) -> None:
+        """One JSON line an episode (`save_episodes`); an earlier run's are moved out of the way in any case.
+
+        Logging never stops a run: a full disk is reported once.
+        """
+        args, step = self.trainer.args, self.trainer.state.global_step
+        path = os.path.join(args.output_dir, "episodes.jsonl")
         try:
-            os.makedirs(self.trainer.args.output_dir, exist_ok=True)
             if not self._file_ready:
-                _start_file(path, step)
+                self._start_file(path, step)
                 self._file_ready = True
-            lines = [json.dumps({"step": step, **e.to_json()}, default=str) + "\n" for e in episodes]
-            _append(path, "".join(lines).encode("utf-8", "replace"))
+            if args.save_episodes:
+                lines = [json.dumps({"step": step, **e.to_json()}, default=str) + "\n" for e in episodes]
+                _append(path, "".join(lines).encode("utf-8", "replace"))
         except OSError as error:
             if not self._write_failed:
                 logger.warning("episodes are not being saved: %s: %s", path, error)
             self._write_failed = True
+
+    def _start_file(self, path: str, step: int) -> None:
+        """Make `path` ready for the episodes of `step` and later ones."""
+        args = self.trainer.args
+        os.makedirs(args.output_dir, exist_ok=True)
+        if self._first_step is None:
+            self._first_step = step
+        if self._first_step == 0:
+            # `progpo train` has moved the whole earlier run before it began, and its recipe is the new run's.
+            ours = bool(self.trainer.run_facts)
+            earlier = set_aside_episodes(Path(args.output_dir), recipe=not ours, evaluations=step == 0)
+            if earlier is not None:
+                logger.warning("%s held an earlier run's episodes: they are in %s now", args.output_dir, earlier)
+        elif args.save_episodes:
+            _cut_file(path, step)
 
     def _warn_when_silent(self, episodes: list[Episode]) -> None:
         kept = [e for e in episodes if e.steps and not e.dropped]
@@ -182,18 +201,9 @@ class RolloutLog:
                 )
 
 
-def _start_file(path: str, step: int) -> None:
-    """Make `path` ready for the episodes of `step` and later ones.
-
-    A run from the start puts an earlier run's file aside; a resumed one keeps what was played before its checkpoint.
-    """
+def _cut_file(path: str, step: int) -> None:
+    """A resumed run keeps what was played before its checkpoint, and plays the rest again."""
     if not os.path.exists(path):
-        return
-    if step == 0:
-        # A name that is free: the file of the run before the last is somebody's work too.
-        stem = path.removesuffix(".jsonl") + ".previous"
-        names = (f"{stem}.jsonl" if n == 1 else f"{stem}-{n}.jsonl" for n in itertools.count(1))
-        os.replace(path, next(name for name in names if not os.path.isfile(name)))
         return
     with (
         atomic.replacing(path) as partial,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
+import re
+import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -158,9 +161,21 @@ class RunSummary:
         lines += [
             f"  {output}   the {kind}, loadable with transformers{' and peft' if kind == 'adapter' else ''}",
             "",
-            "Next: another seed with `--seed 1`; `progpo view` shows a run; `progpo recipes` lists methods, models.",
+            f"Next: another seed with `{another_seed(output, self.trainer.args.seed)}`; "
+            f"`{shlex.join(['progpo', 'view', str(output)])}` shows this run; `progpo recipes` lists methods, models.",
         ]
         print("\n".join(lines))
+
+
+def another_seed(output: Path, seed: int) -> str:
+    """What to add to the command of a run in `output` to repeat it with the next seed, beside it: in the same folder
+    the new run would push this one aside."""
+    folder = output.resolve()
+    beside = folder.parent if output.name in ("", "..") else output.parent
+    stem = re.sub(rf"[-_.]?seed[-_]?{seed}$", "", folder.name)
+    places = ((n, beside / f"{stem}-seed{n}") for n in itertools.count(seed + 1))
+    number, place = next((n, place) for n, place in places if not os.path.lexists(place))
+    return shlex.join(["--seed", str(number), "--output_dir", str(place)])
 
 
 def by_task_type(episodes: Sequence[Episode]) -> dict[str, dict[str, float]]:

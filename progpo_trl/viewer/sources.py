@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from progpo_trl.run_files import is_previous
 from progpo_trl.viewer.groups import Gate
 from progpo_trl.viewer.index import EpisodeIndex
 
@@ -60,8 +61,9 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The name of the run's folder."""
-        return self.path.resolve().name or str(self.path)
+        """The name of the run's folder; of a run that was set aside, with the name of the folder around it."""
+        path = self.path.resolve()
+        return "/".join(path.parts[-2:]) if is_previous(path.name) else path.name or str(self.path)
 
     @property
     def damage(self) -> list[str]:
@@ -166,14 +168,16 @@ def _evaluations(folder: Path) -> Iterator[Path]:
     """Evaluations inside and beside a run's folder."""
     yield from sorted(folder.glob("evaluation*.json"))
     inside = [p for p in sorted(folder.glob("eval*")) if p.is_dir()]
-    resolved = folder.resolve()
-    beside = [
-        p for p in sorted(resolved.parent.glob("*eval*")) if p.is_dir() and p.name.startswith(f"{resolved.name}-")
-    ]
-    for place in (*inside, *beside):
+    for place in (*inside, *evaluations_beside(folder)):
         yield from _in_folder(place)
         for deeper in sorted(p for p in place.iterdir() if p.is_dir()):
             yield from _in_folder(deeper)
+
+
+def evaluations_beside(folder: Path) -> list[Path]:
+    """The folders beside a run's that are called like it and an evaluation."""
+    run = folder.resolve()
+    return [p for p in sorted(run.parent.glob("*eval*")) if p.is_dir() and p.name.startswith(f"{run.name}-")]
 
 
 def _in_folder(folder: Path) -> Iterator[Path]:

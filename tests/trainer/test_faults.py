@@ -241,14 +241,24 @@ def test_no_prompt_fits(tmp_path, tokenizer):
 
 
 def test_a_new_run_puts_the_files_of_all_earlier_ones_aside(tmp_path, tokenizer):
+    """Also one that writes none: what lies in the folder would pass for its own."""
     written = []
+    options = {"max_generations": 2, "eval_every_generations": 1, "kwargs": {"eval_dataset": ["5", "6"]}}
     for seed in range(3):
-        make(tmp_path, tokenizer, seed=seed).train()
-        assert len(records(tmp_path)) == 8
-        written.append((tmp_path / "episodes.jsonl").read_bytes())
-    assert len(set(written)) == 3
-    assert (tmp_path / "episodes.previous.jsonl").read_bytes() == written[0]
-    assert (tmp_path / "episodes.previous-2.jsonl").read_bytes() == written[1]
+        make(tmp_path, tokenizer, seed=seed, save_episodes=seed < 2, **options).train()
+        assert (tmp_path / "episodes.jsonl").exists() == (seed < 2)
+        if seed < 2:
+            assert len(records(tmp_path)) == 16
+            written.append((tmp_path / "episodes.jsonl").read_bytes())
+        (tmp_path / "config.yaml").write_text(f"# progpo_trl 1\n\nseed: {seed}\n")
+    assert len(set(written)) == 2
+    for seed, name in enumerate(["previous-run", "previous-run-2"]):
+        assert (tmp_path / name / "episodes.jsonl").read_bytes() == written[seed]
+        assert (tmp_path / name / "evaluation-1.json").is_file()
+        assert (tmp_path / name / "evaluation-2.episodes.jsonl").is_file()
+        assert f"seed: {seed}" in (tmp_path / name / "config.yaml").read_text()
+    assert (tmp_path / "evaluation-2.json").is_file()
+    assert not (tmp_path / "evaluation-2.episodes.jsonl").exists()
 
 
 def test_a_resumed_run_drops_what_its_checkpoint_does_not_know(tmp_path, tokenizer):

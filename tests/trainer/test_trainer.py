@@ -236,12 +236,13 @@ def test_silence_gives_one_clear_warning(tmp_path, tokenizer, caplog):
 
 
 def test_episodes_that_cannot_be_written_do_not_stop_the_run(tmp_path, tokenizer, caplog):
-    # An old file that cannot be put aside, since a folder is in its place.
-    (tmp_path / "episodes.jsonl").write_text("")
-    (tmp_path / "episodes.previous.jsonl" / "full").mkdir(parents=True)
+    # An old file that cannot be put aside, since a file is in the way.
+    (tmp_path / "episodes.jsonl").write_text("old")
+    (tmp_path / ".previous-run.partial").touch()
     with caplog.at_level(logging.WARNING, logger="progpo_trl"):
         make(tmp_path, tokenizer, max_generations=2).train()
     assert sum("episodes are not being saved" in r.getMessage() for r in caplog.records) == 1
+    assert (tmp_path / "episodes.jsonl").read_text() == "old"
 
 
 # ------------------------------------------------------------------------------------------------------- refusals
