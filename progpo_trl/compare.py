@@ -58,8 +58,7 @@ def run(args: argparse.Namespace) -> int:
     except (EvaluationError, OSError) as error:
         print(f"progpo compare: error: {printable(said_of(args.out or '', error))}", file=sys.stderr)
         return 2
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, errors="replace").decode(encoding))
+    print(text)
     return 0
 
 
