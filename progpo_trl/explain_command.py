@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 from pathlib import Path
@@ -74,10 +73,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(page: Path, text: str) -> None:
     try:
-        # What is no plain file (a terminal, /dev/null) keeps its place, and a link stays one.
-        there = page if page.exists() and not page.is_file() else None
-        with contextlib.nullcontext(there) if there else atomic.replacing(os.path.realpath(page)) as place:
-            place.write_text(text, encoding="utf-8", errors="replace")
+        special = page.exists() and not page.is_file()  # /dev/stdout is a link to no path that there is
+        # A link to a page stays one.
+        atomic.write_text(page if special else os.path.realpath(page), text, errors="replace")
     except OSError as error:
         raise ExplainError(
             f"{page}: the page cannot be written: {error.strerror}; name another file with --html FILE"
