@@ -18,23 +18,32 @@ REPLACED = "replaced-"
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Yields a path beside `path` to write to; on success the written file takes `path`'s place."""
+    """Yields a path beside `path` to write to; on success the written file takes `path`'s place.
+
+    What is no plain file, such as /dev/stdout, is written to as it is. An OSError of a write names no file, as of a
+    disk that is full: here it gets the name of `path`.
+    """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        yield path
+        return
     partial = path.with_name(f".{path.name}.partial")
     try:
         yield partial
         flush(partial)
         os.replace(partial, path)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = str(path)
         raise
     flush(path.parent)
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Write a whole UTF-8 file in one go."""
+def write_text(path: str | Path, text: str, errors: str = "strict") -> None:
+    """Write a whole UTF-8 file in one go. errors: as of `open`, for lone surrogates."""
     with replacing(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors=errors)
 
 
 def replace_folder(new: Path, path: Path) -> None:

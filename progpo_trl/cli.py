@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import signal
 import sys
@@ -16,27 +17,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command and return its exit code: 0 done, 1 the command found a fault, 2 it was asked wrongly."""
     # TRL 1.16 sets and reads fields that newer transformers renamed; nobody who runs a command can act on that.
     warnings.filterwarnings("ignore", r".*gradient_checkpointing` is deprecated", FutureWarning)
+    _print_whatever_comes()
     try:
         try:
             return _run(list(sys.argv[1:] if argv is None else argv))
         finally:
-            # Here and not as Python exits, where a closed pipe could no longer be caught.
-            sys.stdout.flush()
-    except BrokenPipeError:
-        if not _stdout_is_closed():
+            if sys.stdout is not None:
+                # Here and not as Python exits, where a closed pipe or a full disk could no longer be caught.
+                sys.stdout.flush()
+    except OSError:
+        fault = _fault_of_stdout()
+        if fault is None:
             raise
-        return 128 + signal.SIGPIPE
+        if isinstance(fault, BrokenPipeError):
+            return 128 + signal.SIGPIPE
+        print(f"progpo: error: standard output cannot be written: {fault.strerror}", file=sys.stderr)
+        return 1
 
 
-def _stdout_is_closed() -> bool:
-    """Whether the reader of standard output is gone (`progpo train --help | head`); if so, nothing is written on."""
+def _print_whatever_comes() -> None:
+    """Help, paths and texts of environments hold letters that a terminal may not have, and paths bytes that are no
+    letters at all: these are written as escapes, such as \\xe9, and end no command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _fault_of_stdout() -> OSError | None:
+    """What keeps standard output from being written: its reader is gone (`progpo train --help | head`), its disk is
+    full. If so, nothing is written on."""
+    if sys.stdout is None:
+        return None
     try:
         print(flush=True)
-    except BrokenPipeError:
+    except OSError as error:
         # Python flushes once more as it exits; what is left in the buffer must have somewhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+        return error
+    return None
 
 
 def _run(argv: list[str]) -> int:

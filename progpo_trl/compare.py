@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from progpo_trl import atomic
 from progpo_trl.evaluation.compare import Entry, compare, compare_groups
 from progpo_trl.evaluation.comparison_report import as_markdown, draw
 from progpo_trl.evaluation.errors import EvaluationError
@@ -52,14 +53,14 @@ def run(args: argparse.Namespace) -> int:
         text = as_markdown(comparison)
         if args.out is not None:
             args.out.mkdir(parents=True, exist_ok=True)
-            (args.out / "comparison.md").write_text(text, encoding="utf-8", errors="replace")
+            atomic.write_text(args.out / "comparison.md", text, errors="replace")
             write_json(args.out / "comparison.json", comparison)
-            draw(comparison, args.out / "comparison.png")
+            with atomic.replacing(args.out / "comparison.png") as partial:
+                draw(comparison, partial)
     except (EvaluationError, OSError) as error:
         print(f"progpo compare: error: {printable(said_of(args.out or '', error))}", file=sys.stderr)
         return 2
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, errors="replace").decode(encoding))
+    print(text)
     return 0
 
 

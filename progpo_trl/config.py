@@ -15,7 +15,7 @@ from progpo_trl.checkpoint_files import generation_updates
 from progpo_trl.config_refusals import check_best, refuse_unproven
 from progpo_trl.episodes import INVALID_ACTION_PENALTY
 from progpo_trl.metrics import LESS_IS_BETTER
-from progpo_trl.settings_ranges import check_ranges
+from progpo_trl.settings_ranges import LARGEST, check_ranges
 from progpo_trl.settings_unused import refuse_unused
 
 
@@ -258,14 +258,20 @@ def _resolve_batches(config: MultiTurnGRPOConfig) -> None:
     updates = config.updates_per_generation or 1
     episodes = config.groups_per_generation * config.num_generations
     per_update = _world_size() * updates
+    if episodes > LARGEST:
+        raise ValueError(
+            f"groups_per_generation x num_generations ({config.groups_per_generation} x {config.num_generations}) "
+            f"must be at most {LARGEST} episodes per generation"
+        )
     if episodes % per_update:
-        fitting = [u for u in range(1, episodes + 1) if episodes % (_world_size() * u) == 0]
-        if not fitting:
+        each, rest = divmod(episodes, _world_size())
+        if rest:
             raise ValueError(
                 f"{episodes} episodes per generation ({config.groups_per_generation} groups x "
                 f"{config.num_generations}) cannot be shared evenly by {_world_size()} processes"
             )
-        nearest = min(fitting, key=lambda u: abs(u - updates))
+        small = [u for u in range(1, math.isqrt(each) + 1) if each % u == 0]
+        nearest = min([*small, *(each // u for u in reversed(small))], key=lambda u: abs(u - updates))
         raise ValueError(
             f"{episodes} episodes per generation ({config.groups_per_generation} groups x {config.num_generations}) "
             f"do not divide among {_world_size()} process(es) x updates_per_generation={updates}; "

@@ -20,7 +20,7 @@ from progpo_trl.evaluation.baselines import NAMES as BASELINES
 from progpo_trl.evaluation.errors import EvaluationError
 from progpo_trl.secret_values import without_secret_words
 from progpo_trl.settings import ScriptArguments, parse, without_secrets
-from progpo_trl.settings_values import SettingsError, one_line
+from progpo_trl.settings_values import SettingsError, one_line, said_of
 
 if TYPE_CHECKING:
     from progpo_trl.config import MultiTurnGRPOConfig
@@ -287,7 +287,8 @@ def run_job(job: Job, argv: Sequence[str]) -> int:
         _print(f"\nprogpo evaluate: interrupted; finished games are in {job.out}: go on with --resume", sys.stderr)
         return 128 + signal.SIGINT
     except (RuntimeError, OSError) as error:
-        raise EvaluationError(one_line(error)) from error
+        named = isinstance(error, OSError) and error.filename
+        raise EvaluationError(said_of(job.out, error) if named else one_line(error)) from error
     if "totals" in content:
         from progpo_trl.evaluation.prompted import totals_lines
 

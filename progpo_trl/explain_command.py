@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Literal
 
+from progpo_trl import atomic
 from progpo_trl.advantages import Estimator, make_estimator
 from progpo_trl.episodes import INVALID_ACTION_PENALTY
-from progpo_trl.explain import ExplainError, explain, read_generation
-from progpo_trl.explain_read import ends_within_a_line, episodes_file
+from progpo_trl.explain import ExplainError, explain
+from progpo_trl.explain_read import episodes_file, read
 from progpo_trl.reporting.explanation import as_html, as_text, printable
 from progpo_trl.settings_sections import convert_section
 from progpo_trl.settings_values import Setting, SettingsError, convert, one_line, read_argument, read_file
@@ -44,9 +46,10 @@ def run(args: argparse.Namespace) -> int:
         estimator = _estimator(settings)
         penalty = settings.get("invalid_action_penalty", Setting(INVALID_ACTION_PENALTY, ""))
         kind = settings.get("invalid_action", Setting("format", "", "format"))
-        step, episodes = read_generation(path, args.step)
+        generation = read(path, args.step)
+        step = generation.step
         account = explain(
-            episodes,
+            generation.episodes,
             estimator,
             args.group,
             invalid_action_penalty=convert("invalid_action_penalty", penalty, float),
@@ -57,30 +60,26 @@ def run(args: argparse.Namespace) -> int:
     except (ExplainError, SettingsError, ValueError) as error:
         print(f"progpo explain: error: {printable(one_line(error))}", file=sys.stderr)
         return 2
-    _print(as_text(account, step))
+    print(as_text(account, step))
     if account.largest_difference > _TOLERANCE:
-        cut = "an episode is missing here (the file's last line is cut off), or " if ends_within_a_line(path) else ""
+        cut = "an episode is missing here (the file's last line is cut off), or " if generation.cut else ""
         print(
             f"\nThe run recorded other advantages (up to {account.largest_difference:.3g} apart): {cut}"
             "it used another estimator, other settings, or a compute_advantages() of its own."
         )
-    _print(f"\n{page}")
+    print(f"\n{page}")
     return 0
 
 
 def _write(page: Path, text: str) -> None:
     try:
-        page.write_text(text, encoding="utf-8", errors="replace")
+        special = page.exists() and not page.is_file()  # /dev/stdout is a link to no path that there is
+        # A link to a page stays one.
+        atomic.write_text(page if special else os.path.realpath(page), text, errors="replace")
     except OSError as error:
         raise ExplainError(
             f"{page}: the page cannot be written: {error.strerror}; name another file with --html FILE"
         ) from None
-
-
-def _print(text: str) -> None:
-    """Print what the terminal cannot encode (a lone surrogate, for example) as question marks."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, errors="replace").decode(encoding))
 
 
 def _settings(args: argparse.Namespace, episodes: Path) -> dict[str, Setting]:

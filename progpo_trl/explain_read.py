@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,14 @@ def episodes_file(path: str | Path) -> Path:
     return path / EPISODES
 
 
-def ends_within_a_line(path: Path) -> bool:
-    """Whether the file's last line is cut off, as a killed run leaves it."""
-    with open(path, "rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return False
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"
+@dataclass(frozen=True)
+class Generation:
+    """The episodes of one trainer step; cut: whether half a line of it was left out, with an episode that is not
+    here."""
+
+    step: int
+    episodes: list[Episode]
+    cut: bool
 
 
 def read_generation(path: str | Path, step: int | None = None) -> tuple[int, list[Episode]]:
@@ -50,8 +52,15 @@ def read_generation(path: str | Path, step: int | None = None) -> tuple[int, lis
     ExplainError for a file or generation that is not there, or lines that are no episodes. Half a last line, which a
     killed run leaves, is passed over with a warning.
     """
+    found = read(path, step)
+    return found.step, found.episodes
+
+
+def read(path: str | Path, step: int | None = None) -> Generation:
+    """As `read_generation`, which see; the result knows whether half a line of the generation was passed over."""
     path = episodes_file(path)
     generations: dict[int, list[tuple[str, dict]]] = {}
+    last = of_half_line = None
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(file, start=1):
@@ -63,9 +72,13 @@ def read_generation(path: str | Path, step: int | None = None) -> tuple[int, lis
                     if not generations or line.endswith(b"\n") or not half:
                         raise
                     _log.warning("%s, line %d: is cut off and left out", path, number)
+                    # The trainer writes the step first. What is too short to say it goes on where the file was.
+                    named = re.match(rb'\s*\{"step": (\d{1,18}),', line)
+                    of_half_line = int(named[1]) if named else last
                     break
                 if record is not None:
-                    generations.setdefault(int(record["step"]), []).append((where, record))
+                    last = int(record["step"])
+                    generations.setdefault(last, []).append((where, record))
     except OSError as error:
         raise ExplainError(f"{path}: {error.strerror or error}; {_ASK}") from None
     if not generations:
@@ -86,7 +99,7 @@ def read_generation(path: str | Path, step: int | None = None) -> tuple[int, lis
             f"{path}: no advantage was given at step {step}: its episodes were lost to environment errors or have no "
             "steps; explain another generation with --step"
         ) from None
-    return step, sorted(episodes, key=lambda e: (e.group, e.index))
+    return Generation(step, sorted(episodes, key=lambda e: (e.group, e.index)), of_half_line == step)
 
 
 def _record(line: bytes, where: str) -> dict[str, Any]:

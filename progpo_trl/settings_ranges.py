@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
+from dataclasses import fields
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -33,17 +36,25 @@ class Range(NamedTuple):
         fits = fits and (value < self.high if self.below else value <= self.high)
         if (fits and math.isfinite(value)) or value == self.also:
             return None
-        return f"{name} must be {self}, got {value:g}{self.hint}"
+        return f"{name} must be {self}, got {_number(value)}{self.hint}"
 
     def __str__(self) -> str:
         also = "" if self.also is None else f"{self.also:g} or "
         if math.isfinite(self.high):
             if not (self.above or self.below):
-                return f"{also}between {self.low:g} and {self.high:g}"
+                return f"{also}between {_number(self.low)} and {_number(self.high)}"
             low, high = "above" if self.above else "at least", "below" if self.below else "at most"
             return f"{also}{low} {self.low:g} and {high} {self.high:g}"
         return f"{also}a number {'>' if self.above else '>='} {self.low:g}"
 
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+# Counts are multiplied with one another and with lengths, which must stay within what arrays hold.
+LARGEST = 2**31 - 1
+_SEED = Range(0, 2**32 - 1)  # numpy takes no other
 
 _COUNT = Range(1)
 _OPTIONAL_COUNT = Range(1, optional=True)
@@ -112,6 +123,10 @@ _RANGES = {
     "vllm_request_retries": Range(0),
     "max_dropped_fraction": Range(0, 1),
     "eval_tasks": _OPTIONAL_COUNT,
+    # seeds
+    "seed": _SEED,
+    "data_seed": _SEED._replace(optional=True),
+    "eval_seed": _SEED,
 }
 
 _CHOICES = {
@@ -130,10 +145,18 @@ def check_ranges(config: Any) -> None:
         value = getattr(config, name)
         if value not in choices:
             raise ValueError(f"{name}={value!r} is not one of {', '.join(choices)}{nearest(str(value), choices)}")
+    for name in (*config._VALID_DICT_FIELDS, "liger_kernel_config"):
+        _check_mapping(name, getattr(config, name))
+    for field in fields(config):
+        value = getattr(config, field.name, None)
+        if type(value) is int and abs(value) > LARGEST and _RANGES.get(field.name, _COUNT).high == math.inf:
+            end = f"at most {LARGEST}" if value > 0 else f"at least {-LARGEST}"
+            raise ValueError(f"{field.name} must be {end}, got {value}")
     for name, allowed in _RANGES.items():
         if fault := allowed.fault(name, getattr(config, name)):
             raise ValueError(fault)
     _check_reward_weights(config.reward_weights)
+    _check_padding(config.pad_to_multiple_of)
     if not config.use_vllm:
         # vLLM's names are those of its SamplingParams, known only where it is installed.
         _check_generation_kwargs(config.generation_kwargs)
@@ -149,6 +172,41 @@ def _check_reward_weights(weights: Any) -> None:
         raise ValueError(f"reward_weights must be a list of finite numbers, got {weights!r}")
 
 
+def _check_padding(value: Any) -> None:
+    """TRL takes "auto", "none" and a number in letters, too."""
+    if isinstance(value, str) and value.lower() not in ("auto", "none", "null"):
+        value = int(value) if re.fullmatch(r"[0-9]{1,10}", value) else 0
+    if isinstance(value, int) and not 1 <= value <= LARGEST:
+        raise ValueError(f"pad_to_multiple_of must be a whole number from 1 to {LARGEST}, auto or null")
+
+
+_FILES = ("accelerator_config", "fsdp_config", "deepspeed")  # these may be the name of one
+
+
+def _check_mapping(name: str, value: Any) -> None:
+    """Text is JSON, which transformers reads after this; what it cannot read as a mapping it would keep as text."""
+    if isinstance(value, str) and (name not in _FILES or value.startswith("{")):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            raise ValueError(f"{name} must be a mapping, got {value!r:.80}") from None
+    if isinstance(value, (bool, int, float, list, tuple)) or (isinstance(value, str) and name not in _FILES):
+        raise ValueError(f"{name} must be a mapping, got {value!r:.80}")
+    if isinstance(value, str) and name != "deepspeed" and not os.path.isfile(value):  # deepspeed takes base64, too
+        raise ValueError(f"{name} must be a mapping or a file that holds one, got {value!r:.80}")
+    if name == "accelerator_config" and isinstance(value, dict):
+        from transformers.trainer_pt_utils import AcceleratorConfig
+
+        known = AcceleratorConfig.__dataclass_fields__
+        for key in value:
+            if key not in known:
+                raise ValueError(f"accelerator_config has no {key!r:.80}{nearest(str(key), known)}")
+    if name == "chat_template_kwargs":
+        own = sorted({"add_generation_prompt", "conversation", "tokenize"} & set(value or ()))
+        if own:
+            raise ValueError(f"chat_template_kwargs: {own[0]} is what the trainer itself says: remove it")
+
+
 _NOT_FOR_TURNS = {
     "stop_strings": "a turn ends at the model's end tokens or at max_completion_length",
     **dict.fromkeys(
@@ -159,15 +217,9 @@ _NOT_FOR_TURNS = {
 
 def _check_generation_kwargs(options: Any) -> None:
     """transformers keeps a name that it does not know as an attribute, which nothing reads."""
-    if isinstance(options, str):  # transformers takes JSON too, and reads it after this
-        try:
-            options = json.loads(options)
-        except ValueError as error:
-            raise ValueError(f"generation_kwargs: not valid JSON: {error}") from error
+    options = json.loads(options) if isinstance(options, str) else options
     if not options:
         return
-    if not isinstance(options, dict):
-        raise ValueError(f"generation_kwargs must be a mapping, got {options!r}")
     from transformers import GenerationConfig
 
     # TRL sets the compilation itself; the version is no option.

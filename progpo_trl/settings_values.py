@@ -16,6 +16,7 @@ import yaml
 
 COMMAND_LINE = "command line"
 _LISTS = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Iterable)
+LARGEST = 2**63 - 1  # what arrays hold as a whole number
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -89,7 +90,10 @@ def read_argument(words: list[str]) -> Setting:
     tag = loader.resolve(yaml.ScalarNode, word, (True, False))
     if tag.endswith(":merge"):  # `<<` means something among keys only
         tag = "tag:yaml.org,2002:str"
-    return Setting(loader.construct_object(yaml.ScalarNode(tag, word)), COMMAND_LINE, word)
+    try:
+        return Setting(loader.construct_object(yaml.ScalarNode(tag, word)), COMMAND_LINE, word)
+    except ValueError:  # Python makes no number of thousands of digits
+        return Setting(word, COMMAND_LINE, word)
 
 
 def _load(text: str, place) -> Setting:
@@ -202,6 +206,8 @@ def convert(name: str, setting: Setting, hint: Any) -> Any:
         if converted is not None:
             return converted
     needs = f"needs a value: {describe(hint)}" if value is True and setting.text is None else None
+    if kind in (int, float) and isinstance(value, int) and abs(value) > LARGEST:
+        needs = f"expected {describe(hint)} from {-LARGEST} to {LARGEST}, got {_shown(setting)}"
     raise setting.fail(name, needs or f"expected {describe(hint)}, got {_shown(setting)}")
 
 
@@ -252,21 +258,19 @@ def _int(setting: Setting) -> int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
-        return int(value) if re.fullmatch(r"[-+]?[0-9]+", value) else None
-    return int(value) if isinstance(value, int) or (isinstance(value, float) and value.is_integer()) else None
+        value = int(value) if re.fullmatch(r"[-+]?[0-9]{1,40}", value) else None
+    if not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
+        return None
+    return int(value) if abs(value) <= LARGEST else None
 
 
 def _float(setting: Setting) -> float | None:
     value = setting.value
-    if isinstance(value, str):
-        value = _number(value)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _number(text: str) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
     try:
-        return float(text)
-    except ValueError:
+        return float(value)
+    except (ValueError, OverflowError):
         return None
 
 
@@ -328,5 +332,5 @@ def _kind(value: Any) -> str:
 
 def _shown(setting: Setting) -> str:
     if isinstance(setting.value, (dict, list)):
-        return f"{_kind(setting.value)} {setting.value!r}"
-    return repr(setting.value)
+        return f"{_kind(setting.value)} {setting.value!r:.200}"
+    return f"{setting.value!r:.200}"

@@ -1,6 +1,9 @@
 """Files are the old ones or the new ones, never half of one."""
 
+import os
+
 import pytest
+from small_disk import files_of_at_most
 
 from progpo_trl import atomic
 
@@ -43,3 +46,24 @@ def test_files_move_over_and_the_index_comes_last(tmp_path, monkeypatch):
 def test_flushing_what_is_not_there_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         atomic.flush(tmp_path / "nothing")
+
+
+def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path):
+    path = tmp_path / "summary.json"
+    atomic.write_text(path, "old")
+    with files_of_at_most(100), pytest.raises(OSError, match="summary.json") as caught:
+        atomic.write_text(path, "x" * 101)
+    assert caught.value.filename == str(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["summary.json"]
+    assert path.read_text() == "old"
+
+
+def test_what_is_no_plain_file_stays_what_it_is(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    atomic.write_text(pipe, "through \ud800", errors="replace")
+    assert os.read(end, 100) == b"through ?"
+    os.close(end)
+    assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
+    assert pipe.is_fifo()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import os
+import shlex
 import subprocess
 import sys
 
 import pytest
+from viewer_runs import episode, write
 
 import progpo_trl
 from progpo_trl.cli import main
@@ -104,3 +108,80 @@ def test_help_is_written_for_people(first, capsys):
     text = capsys.readouterr().out
     assert f"usage: progpo {' '.join(first)}" in text
     assert "%%" not in text
+
+
+class Terminal(io.TextIOWrapper):
+    """Standard output of a terminal that has few letters; `shown` is what it got."""
+
+    def __init__(self, encoding: str):
+        super().__init__(io.BytesIO(), encoding)
+
+    @property
+    def shown(self) -> str:
+        self.flush()
+        return self.buffer.getvalue().decode(self.encoding)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_the_help_is_shown_on_a_terminal_without_its_letters(encoding, monkeypatch):
+    monkeypatch.setattr("sys.stdout", Terminal(encoding))
+    with pytest.raises(SystemExit) as done:
+        main(["train", "--help"])
+    assert done.value.code == 0
+    assert "\\u221a" in sys.stdout.shown  # the square root in the formula of an estimator
+
+
+def test_a_folder_of_any_name_is_shown_on_any_terminal(tmp_path, monkeypatch):
+    """Names that the terminal cannot spell, and one that is no text at all."""
+    for name in ("tr\u00e9", "tr\udcff"):
+        run_dir = tmp_path / name
+        write(run_dir, *(episode(step=0, index=i, success=i > 0) for i in range(4)))
+        (run_dir / "config.yaml").write_text("history: much\nlearning_rt: 1\n")
+        commands = {
+            ("explain", "RUN", "--group", "0"): 0,
+            ("plots", "RUN", "--out", str(run_dir / "plots")): 0,
+            ("view", "RUN", "--export", str(run_dir / "page.html")): 0,
+            ("doctor", "--config", str(run_dir / "config.yaml")): 1,
+            ("publish", "RUN", "--dry-run"): 2,
+            ("evaluate", "RUN"): 2,
+            ("train", "--config", str(run_dir / "config.yaml")): 2,
+        }
+        for words, code in commands.items():
+            monkeypatch.setattr("sys.stdout", Terminal("ascii"))
+            monkeypatch.setattr("sys.stderr", Terminal("ascii"))
+            assert main([str(run_dir) if word == "RUN" else word for word in words]) == code, words
+            shown = sys.stdout.shown + sys.stderr.shown
+            assert ascii(name)[1:-1] in shown or "tr\\ufffd" in shown, (words, shown)
+
+
+def test_both_streams_of_a_process_take_any_name(tmp_path):
+    """With the encoding that the process itself starts with, and by each way in."""
+    folder = tmp_path / "tr\u00e9"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("history: much\n")
+    env = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    for words in (["-m", "progpo_trl", "recipes", "--help"], ["-m", "progpo_trl.evaluate", str(folder)]):
+        done = subprocess.run([sys.executable, *words], capture_output=True, env=env, timeout=240)
+        assert b"Traceback" not in done.stderr
+    assert done.returncode == 2
+    assert b"tr\\xe9" in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+def test_a_full_disk_under_the_output_is_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "progpo_trl", "recipes"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=240,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "progpo: error: standard output cannot be written: No space left on device\n"
+
+
+def test_no_output_at_all_is_no_fault():
+    command = f"exec {shlex.quote(sys.executable)} -m progpo_trl recipes >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=240)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,6 +1,7 @@
 """MultiTurnGRPOConfig: batch arithmetic, generation boundaries, and settings refused with their alternative."""
 
 import warnings
+from typing import get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -252,3 +253,68 @@ def test_of_the_environments_own_metrics_somebody_must_say_what_is_better(tmp_pa
     with pytest.raises(ValueError, match="set greater_is_better"):
         config(tmp_path, **best)
     assert config(tmp_path, **best, greater_is_better=False).greater_is_better is False
+
+
+def fields_with(kind):
+    """Names of the settings that may be a whole number, or a mapping."""
+    hints = get_type_hints(MultiTurnGRPOConfig)
+    named = (name for name, f in MultiTurnGRPOConfig.__dataclass_fields__.items() if f.init)
+    return [n for n in named if any((get_origin(m) or m) is kind for m in (get_args(hints[n]) or (hints[n],)))]
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**30])
+def test_no_whole_number_is_beyond_what_arrays_hold(tmp_path, value):
+    names = fields_with(int)
+    assert {"num_generations", "seed", "eval_seed", "pad_to_multiple_of"} < set(names)
+    for name in names:
+        with pytest.raises(ValueError, match=rf"^{name}\b"):
+            config(tmp_path, **{name: value})
+
+
+def test_more_episodes_than_can_be_counted_are_refused_at_once(tmp_path):
+    with pytest.raises(ValueError, match="65536 x 65536.* must be at most 2147483647 episodes"):
+        config(tmp_path, groups_per_generation=2**16, num_generations=2**16)
+    prime = 2**31 - 1
+    with pytest.raises(ValueError, match=f"the nearest that does is updates_per_generation={prime}"):
+        config(tmp_path, groups_per_generation=1, num_generations=prime, updates_per_generation=prime - 1)
+
+
+@pytest.mark.parametrize("value", [2**63, "9223372036854775808", "5", "true", "[1]", '{"a"', "text", [1], False])
+def test_what_is_no_mapping_is_refused_where_one_is_needed(tmp_path, value):
+    names = fields_with(dict)
+    assert {"chat_template_kwargs", "generation_kwargs", "fsdp_config", "accelerator_config"} < set(names)
+    for name in names:
+        if name == "deepspeed" and isinstance(value, str) and not value.startswith("{"):
+            continue  # the name of a file, or one in base64
+        with pytest.raises(ValueError, match=rf"^{name} must be a mapping"):
+            config(tmp_path, **{name: value})
+
+
+def test_mappings_may_be_json(tmp_path):
+    made = config(
+        tmp_path, chat_template_kwargs='{"enable_thinking": false}', accelerator_config={"split_batches": True}
+    )
+    assert made.chat_template_kwargs == {"enable_thinking": False}
+    assert made.accelerator_config.split_batches
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"eval_seed": -1}, "eval_seed must be between 0 and 4294967295, got -1"),
+        ({"seed": -1}, "seed must be between 0 and 4294967295, got -1"),
+        ({"data_seed": 2**32}, "data_seed must be between 0 and 4294967295, got 4294967296"),
+        ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs: tokenize is what the trainer itself"),
+        ({"accelerator_config": {"split_batch": True}}, "no 'split_batch'; did you mean 'split_batches'"),
+        ({"pad_to_multiple_of": "8x"}, "pad_to_multiple_of must be a whole number from 1"),
+        ({"pad_to_multiple_of": 0}, "pad_to_multiple_of must be a whole number from 1"),
+    ],
+)
+def test_values_that_nothing_can_use_are_named(tmp_path, setting, said):
+    with pytest.raises(ValueError, match=said):
+        config(tmp_path, **setting)
+
+
+def test_seeds_and_paddings_at_their_ends(tmp_path):
+    made = config(tmp_path, seed=2**32 - 1, data_seed=0, eval_seed=2**32 - 1, pad_to_multiple_of="8")
+    assert (made.seed, made.pad_to_multiple_of) == (2**32 - 1, 8)

@@ -1,7 +1,9 @@
 """`explain` says why, from live episodes and from episodes.jsonl, and its page runs nothing that a model wrote."""
 
 import json
+import os
 import sys
+import threading
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "advantages"))
 
+from small_disk import files_of_at_most
 from test_properties import ESTIMATORS, batch_of, by_episode, episode
 
 from progpo_trl.advantages import GRPO, HGPO, GiGPO, ProGPO, ProxMO
@@ -362,3 +365,55 @@ def test_a_group_that_lost_all_but_one_episode_is_left_out(tmp_path):
     (tmp_path / "e.jsonl").write_text("".join(json.dumps({"step": 0, **e.to_json()}) + "\n" for e in episodes))
     read = read_generation(tmp_path / "e.jsonl")[1]
     assert [e.dropped for e in read] == [True, True, False, False]
+
+
+OTHER = ["--advantage", "{name: grpo}", "--progress_fallback", "null"]  # than what the run recorded
+MISSING = "an episode is missing here (the file's last line is cut off)"
+
+
+def test_an_episode_is_missing_only_where_it_is(run_folder, capsys):
+    path = run_folder / "episodes.jsonl"
+    whole = path.read_bytes()
+
+    def said(content: bytes, step: int) -> str:
+        path.write_bytes(content)
+        assert main(["explain", str(path), "--group", "1", "--step", str(step), *OTHER]) == 0
+        out = capsys.readouterr().out
+        assert "The run recorded other advantages" in out
+        return out
+
+    assert MISSING in said(whole[:-30], 8)
+    assert MISSING not in said(whole[:-30], 4)  # an earlier generation, which is complete
+    assert MISSING not in said(whole.rstrip(b"\n"), 8)  # all of the last line but its end
+    assert MISSING not in said(whole + b'{"step": 12, "task_id"', 8)  # of a generation that began
+    assert MISSING in said(whole + b'{"st', 8)  # nobody knows
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+def test_episodes_through_a_pipe(run_folder, capsys):
+    content = (run_folder / "episodes.jsonl").read_bytes()[:-30]
+    pipe = run_folder / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=[content])
+    writer.start()
+    assert main(["explain", str(pipe), "--group", "1", *OTHER, "--html", str(run_folder / "x.html")]) == 0
+    writer.join()
+    assert MISSING in capsys.readouterr().out
+
+
+def test_a_page_is_whole_or_not_there(run_folder, capsys):
+    page, link = run_folder / "x.html", run_folder / "link.html"
+    link.symlink_to(page)
+    words = ["explain", str(run_folder), "--group", "1", "--html"]
+    assert main([*words, str(link)]) == 0
+    before = page.read_bytes()
+    capsys.readouterr()
+    for place in (page, link, run_folder / "new.html"):
+        with files_of_at_most(len(before) // 2):
+            assert main([*words, str(place)]) == 2
+        assert f"{place}: the page cannot be written: File too large" in capsys.readouterr().err
+    assert page.read_bytes() == before
+    assert link.is_symlink()
+    assert {p.name for p in run_folder.iterdir()} == {"episodes.jsonl", "config.yaml", "x.html", "link.html"}
+    assert main([*words, os.devnull]) == 0
+    assert not os.path.isfile(os.devnull)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from scipy import stats
+from small_disk import files_of_at_most
 from viewer_runs import EVIL, episode, step, write
 
 from progpo_trl.cli import main
@@ -159,3 +160,33 @@ def test_an_evaluation_is_no_training(tmp_path):
     write(tmp_path, episode(game={"split": "x"}))
     with pytest.raises(NothingToViewError, match="no episodes of a training"):
         read_run(tmp_path)
+
+
+def test_a_full_disk_is_named(tmp_path, capsys):
+    make(tmp_path / "run", [1, 2])
+    words = ["plots", str(tmp_path / "run"), "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    picture = tmp_path / "out" / "learning_curves.png"
+    before = picture.read_bytes()
+    capsys.readouterr()
+    with files_of_at_most(5000):
+        assert main(words) == 2
+    assert capsys.readouterr().err == f"progpo plots: error: {picture}: File too large\n"
+    assert picture.read_bytes() == before
+    assert not list((tmp_path / "out").glob(".*"))
+
+
+@pytest.mark.parametrize("interval", [(0.6, 0.5, 0.7), (0.2, 0.1, 0.15), (3.0, 2.0, 4.0), (0.5, -1.0, 0.9)])
+def test_an_impossible_interval_is_said_and_left_out(interval, tmp_path, capsys):
+    low, rate, high = interval
+    for name in ("broken", "good"):
+        make(tmp_path / name, [1, 2])
+        found = {"rate": rate, "low": low, "high": high} if name == "broken" else {"rate": 0, "low": 0, "high": 1}
+        (tmp_path / name / "summary.json").write_text(json.dumps({"success_after": found}))
+    words = ["plots", str(tmp_path / "broken"), str(tmp_path / "good"), "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    assert capsys.readouterr().err == (
+        f"progpo plots: broken: summary.json: success_after is left out: a rate of {rate:g} and an interval from "
+        f"{low:g} to {high:g} cannot be\n"
+    )
+    assert [set(read_run(tmp_path / name).held_out) for name in ("broken", "good")] == [set(), {"after"}]

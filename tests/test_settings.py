@@ -256,6 +256,13 @@ def test_options_of_estimators_take_presets_lists_and_functions_by_name(recipe):
             "vllm_importance_sampling_mode='token_mas' is not one of token_truncate, token_mask, sequence_truncate, "
             "sequence_mask; did you mean 'token_mask'?",
         ),
+        (["--num_generations", "9" * 19], f"num_generations: expected a whole number from -{2**63 - 1} to "),
+        (["--num_generations", "9" * 5000], "num_generations: expected a whole number, got '999"),
+        (["--lora_r", "9" * 19], f"lora_r: expected a whole number from -{2**63 - 1} to {2**63 - 1}, got 999"),
+        (["--learning_rate", "9" * 400], f"learning_rate: expected a number from -{2**63 - 1} to {2**63 - 1}, got 9"),
+        (["--environment.size", "9" * 19], "environment.size: expected a whole number"),
+        (["--chat_template_kwargs", "9" * 19], "chat_template_kwargs must be a mapping, got 999"),
+        (["--eval_seed", "-1"], "eval_seed must be between 0 and 4294967295, got -1"),
         (["stray"], "--config takes one file"),
         (["--use_cpu", "--", "x"], "unexpected '--'"),
         (["--config", "other"], "only once"),

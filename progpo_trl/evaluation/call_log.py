@@ -107,6 +107,9 @@ class CallLog:
             while data:
                 data = data[os.write(file, data) :]
             os.fsync(file)
+        except OSError as error:
+            error.filename = error.filename or str(self._path)
+            raise
         finally:
             os.close(file)
 

@@ -6,12 +6,13 @@ Every process appends to a file of its own, `episodes.part-<process>.jsonl`; the
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from progpo_trl import atomic
 from progpo_trl.evaluation.results import EPISODES, check_record, is_lost, key_of
 
 _PART = "episodes.part-{}.jsonl"
@@ -25,7 +26,14 @@ class Journal:
         self._file = None
 
     def add(self, line: dict[str, Any]) -> None:
-        """Append a game."""
+        """Append a game. An OSError names the file, also where the disk is full."""
+        try:
+            self._add(line)
+        except OSError as error:
+            error.filename = error.filename or str(self._path)
+            raise
+
+    def _add(self, line: dict[str, Any]) -> None:
         if self._file is None:
             # A killed process may have left half a line; what follows it must not be joined to it.
             torn = self._path.exists() and not self._path.read_bytes().endswith(b"\n")
@@ -38,7 +46,9 @@ class Journal:
     def close(self) -> None:
         """Close the file; nothing happens when no game was added."""
         if self._file is not None:
-            self._file.close()
+            # What could not be written was an error when it was added.
+            with contextlib.suppress(OSError):
+                self._file.close()
 
 
 def finished_lines(folder: Path) -> dict[tuple, dict[str, Any]]:
@@ -62,11 +72,10 @@ def finished_lines(folder: Path) -> dict[tuple, dict[str, Any]]:
 
 def write_episodes(folder: Path, lines: Iterable[dict[str, Any]]) -> None:
     """Write the one episodes.jsonl of a finished evaluation in the place of the processes' files."""
-    partial = folder / f".{EPISODES}.partial"
-    with open(partial, "w", encoding="utf-8", errors="replace") as file:
+    with (
+        atomic.replacing(folder / EPISODES) as partial,
+        open(partial, "w", encoding="utf-8", errors="replace") as file,
+    ):
         file.writelines(json.dumps(line, default=str) + "\n" for line in lines)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, folder / EPISODES)
     for part in folder.glob(_PART.format("*")):
         part.unlink()

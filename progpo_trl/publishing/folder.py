@@ -79,17 +79,30 @@ def prepare(
     source, out = _Source(Path(run), base_model, config, facts), Path(out)
     _check_free(out, source.run)
     name = (repo or source.home.resolve().name).rpartition("/")[2]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as beside:
-        new = Path(beside) / out.name
-        new.mkdir()
-        warnings = _write(source, new, repo or name, name, evaluation_files, license)
-        if found := scan(new):
-            more = f", and {len(found) - 5} more" if len(found) > 5 else ""
-            raise PublishError(f"nothing was written: the files would give away {'; '.join(found[:5])}{more}")
-        atomic.replace_folder(new, out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as beside:
+            new = Path(beside) / out.name
+            new.mkdir()
+            warnings = _write(source, new, repo or name, name, evaluation_files, license)
+            if found := scan(new):
+                more = f", and {len(found) - 5} more" if len(found) > 5 else ""
+                raise PublishError(f"nothing was written: the files would give away {'; '.join(found[:5])}{more}")
+            atomic.replace_folder(new, out)
+    except OSError as error:
+        raise PublishError(f"{_place_of(error, out)}: {error.strerror or error}") from error
     files = {p.relative_to(out).as_posix(): p.stat().st_size for p in sorted(out.rglob("*")) if p.is_file()}
     return Prepared(out, files, warnings)
+
+
+def _place_of(error: OSError, out: Path) -> Path:
+    """Where an error is: in what was read, or in the folder that was to be written. A copy that fails names both."""
+    place = Path(error.filename2 or error.filename or out)
+    if place != out.parent and place.is_relative_to(out.parent):
+        first, *rest = place.relative_to(out.parent).parts
+        if first.startswith(f".{out.name}."):  # as it is called while it is written
+            return out.parent.joinpath(*(rest or [out.name]))
+    return place
 
 
 def default_out(run: Path) -> Path:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from progpo_trl import atomic
 from progpo_trl.reporting.curves import smooth
 from progpo_trl.viewer.curves import Curves, Histogram, curves_of, histogram_of
 from progpo_trl.viewer.groups import groups_of
@@ -80,7 +81,16 @@ def read_run(path: str | Path) -> Run:
     settings = settings or {"run": folder.name}  # without its settings a run is like no other
     curves, advantages = curves_of(index, groups), histogram_of(index, groups)
     seed = (str(folder.config.get("seed", _SEED)), str(folder.config.get("data_seed")))
-    return Run(folder.name, folder.method, seed, settings, curves, advantages, folder.held_out, folder.damage)
+    held_out, damage = {}, folder.damage
+    for when, (rate, low, high) in folder.held_out.items():
+        if 0 <= low <= rate <= high <= 1:
+            held_out[when] = (rate, low, high)
+        else:
+            damage.append(
+                f"summary.json: success_{when} is left out: a rate of {rate:g} and an interval from {low:g} to "
+                f"{high:g} cannot be"
+            )
+    return Run(folder.name, folder.method, seed, settings, curves, advantages, held_out, damage)
 
 
 def lines_of(runs: Sequence[Run]) -> list[Line]:
@@ -186,9 +196,8 @@ def draw(runs: Sequence[Run], out: Path) -> list[Path]:
     written = []
     for name, figure in figures.items():
         if figure is not None:
-            partial = out / f".{name}.partial"
-            figure.savefig(partial, dpi=120, format="png")
-            partial.replace(out / name)
+            with atomic.replacing(out / name) as partial:
+                figure.savefig(partial, dpi=120, format="png")
             written.append(out / name)
     return written
 

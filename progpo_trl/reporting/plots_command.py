@@ -25,13 +25,18 @@ def run(args: argparse.Namespace) -> int:
 
     from progpo_trl.reporting.explanation import printable
     from progpo_trl.reporting.plots import draw, lines_of, read_run
-    from progpo_trl.settings_values import one_line
+    from progpo_trl.settings_values import one_line, said_of
 
     try:
+        place = args.out
         if args.out.exists() and not args.out.is_dir():
             raise ValueError(f"--out: {args.out} is a file; name a folder")
         paths = list({path.resolve(): path for path in args.runs}.values())
-        runs = [read_run(path) for path in tqdm(paths, desc="reading runs", unit="run", leave=False, disable=None)]
+        runs = []
+        for path in tqdm(paths, desc="reading runs", unit="run", leave=False, disable=None):
+            place = path  # of which an error tells that names none
+            runs.append(read_run(path))
+        place = args.out
         for run in runs:
             for damage in run.damage:
                 print(f"progpo plots: {printable(run.name)}: {printable(damage)}", file=sys.stderr)
@@ -43,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
             print(printable(f"{line.label}: {', '.join(run.name for run in line.runs)}{cut}"))
         written = draw(runs, args.out)
     except (ValueError, OSError) as error:
-        print(f"progpo plots: error: {printable(one_line(error))}", file=sys.stderr)
+        said = said_of(place, error) if isinstance(error, OSError) else one_line(error)
+        print(f"progpo plots: error: {printable(said)}", file=sys.stderr)
         return 2
     print("\n".join(map(str, written)))
     return 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from progpo_trl import atomic
 from progpo_trl.viewer.document import as_json, document
 from progpo_trl.viewer.groups import Group, groups_of
 from progpo_trl.viewer.page import page
@@ -49,8 +49,7 @@ def export(
             )
     content = document(run, kept, notices)
     before, after = page(run.name, exported=True)
-    partial = path.with_name(f".{path.name}.partial")
-    with open(partial, "w", encoding="utf-8") as file:
+    with atomic.replacing(path) as partial, open(partial, "w", encoding="utf-8") as file:
         file.write(before)
         places = []
         for number, (source, of) in enumerate(zip(content["sources"], run.sources, strict=True)):
@@ -62,7 +61,6 @@ def export(
         content["chunks"] = places
         file.write(f'<script type="application/json" id="run">{as_json(content)}</script>\n')
         file.write(after)
-    os.replace(partial, path)
     return notices
 
 

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from small_disk import files_of_at_most
 
 from progpo_trl.cli import main
 from progpo_trl.evaluate import _split_words
@@ -331,3 +332,13 @@ def test_help_names_every_option(capsys):
     out = capsys.readouterr().out
     for option in ("--model", "--adapter", "--split", "--temperatures", "--seeds", "--agent", "--resume", "--dtype"):
         assert option in out
+
+
+def test_a_full_disk_is_named(run_dir, tmp_path, capsys):
+    words = ["evaluate", str(run_dir), *SMALL, "--out", str(tmp_path / "out")]
+    with files_of_at_most(4000):
+        assert main(words) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"progpo evaluate: error: {tmp_path / 'out' / 'episodes.part-0.jsonl'}: File too large"
+    assert main([*words, "--resume"]) == 0  # with room again, past the half line
+    assert len(content(tmp_path / "out")["games"]) == 6

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from huggingface_hub import ModelCard, metadata_load
+from small_disk import files_of_at_most
 
 from progpo_trl.cli import main
 from progpo_trl.evaluation.results import percent
@@ -365,6 +366,15 @@ def test_what_cannot_be_published(runs, tmp_path, capsys):
     assert "--config FILE" in said(run, "--dry-run")
     assert (tmp_path / "home" / "thesis.tex").read_text() == "x"
     assert "the Hub knows no such id" in said(run, "--dry-run", "--license", "My Own License (c)")
+
+
+def test_a_full_disk_is_not_blamed_on_what_is_read(runs, tmp_path, capsys):
+    words = ["publish", str(runs / "full"), "--dry-run", "--out", str(tmp_path / "out")]
+    with files_of_at_most(1000):
+        assert main(words) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(rf"progpo publish: error: {tmp_path}/out(/[\w.]+)?: File too large\n", error), error
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_uploads_the_folder(hub, runs, tmp_path, capsys):
