@@ -36,8 +36,8 @@ def set_aside_earlier_run(output: Path, model: str) -> Path | None:
     path or name. Where it lies in `output` itself its files stay, since a run that is resumed loads them again, and
     so does a published agent's prompt; the earlier run gets copies (of weights links, where the disk has them).
 
-    OSError when something cannot be moved; what was is then moved back. A move that was killed is finished by the next.
-    EvaluationError when an evaluation of that run is still going on.
+    OSError when something cannot be moved; what was is then moved back. A move that was killed is finished by the next
+    run. EvaluationError when an evaluation of that run is still going on.
     """
     output, partial = Path(output), Path(output, PARTIAL)
     earlier = None
