@@ -25,7 +25,7 @@ from progpo_trl.run_files import (
 )
 
 # Where the files go first: a process that is killed leaves no folder that looks like a whole run.
-_PARTIAL = f".{PREVIOUS}.partial"
+PARTIAL = f".{PREVIOUS}.partial"
 
 
 def set_aside_earlier_run(output: Path, model: str) -> Path | None:
@@ -36,10 +36,10 @@ def set_aside_earlier_run(output: Path, model: str) -> Path | None:
     path or name. Where it lies in `output` itself its files stay, since a run that is resumed loads them again, and
     so does a published agent's prompt; the earlier run gets copies (of weights links, where the disk has them).
 
-    OSError when something cannot be moved; all is then where it was. A move that was killed is finished by the next.
-    EvaluationError when an evaluation of that run is still going on.
+    OSError when something cannot be moved; what was is then moved back. A move that was killed is finished by the next
+    run. EvaluationError when an evaluation of that run is still going on.
     """
-    output, partial = Path(output), Path(output, _PARTIAL)
+    output, partial = Path(output), Path(output, PARTIAL)
     earlier = None
     if os.path.lexists(partial / RECIPE):  # moved last: only the folder's name was missing
         earlier = _finish(output, partial)
@@ -87,7 +87,7 @@ def _is_of(path: Path, output: Path, model: Path) -> bool:
 
 def _move(output: Path, places: Iterable[Path], kept: Iterable[Path]) -> Path:
     """Move `places`, relative to `output`, into a new folder in it, and copy `kept` there; returns the folder."""
-    partial, places, kept = output / _PARTIAL, list(places), list(kept)
+    partial, places, kept = output / PARTIAL, list(places), list(kept)
     if any(os.path.lexists(partial / place) for place in places):
         _finish(output, partial)  # of yet another run
     there = {*places, *kept}
@@ -117,7 +117,7 @@ def _make_folders(partial: Path, place: Path, undo: contextlib.ExitStack) -> Non
 
 
 def _move_one(output: Path, place: Path, there: set[Path], undo: contextlib.ExitStack) -> None:
-    old, new = output / place, output / _PARTIAL / place
+    old, new = output / place, output / PARTIAL / place
     text = os.readlink(old) if old.is_symlink() else None
     leads_to = None if text is None else Path(os.path.normpath(place.parent / text))
     if text is None or os.path.isabs(text) or leads_to in there:

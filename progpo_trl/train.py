@@ -231,7 +231,7 @@ def run(
 
 def _set_aside(output: Path, script: ScriptArguments) -> None:
     """A run that stops early must not be taken for the model and the numbers that lie in its folder."""
-    from progpo_trl.earlier_run import set_aside_earlier_run
+    from progpo_trl.earlier_run import PARTIAL, set_aside_earlier_run
     from progpo_trl.evaluation.errors import EvaluationError
     from progpo_trl.viewer.sources import evaluations_beside
 
@@ -240,9 +240,11 @@ def _set_aside(output: Path, script: ScriptArguments) -> None:
     except EvaluationError as error:
         raise SettingsError(f"output_dir: {output} holds an earlier run, and {error}") from error
     except OSError as error:
+        # Moving back may have failed as well.
+        kept = f"are in {output / PARTIAL} in part" if (output / PARTIAL).is_dir() else "stay where they were"
         raise SettingsError(
-            f"output_dir: {output}: an earlier run's files cannot be moved, and stay where they were: "
-            f"{one_line(error)}; mend that, or choose another --output_dir"
+            f"output_dir: {output}: an earlier run's files cannot be moved, and {kept}: {one_line(error)}; mend that "
+            "and begin again, or choose another --output_dir"
         ) from error
     if earlier is None:
         return
