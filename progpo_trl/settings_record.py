@@ -299,7 +299,7 @@ def _title(name: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value in one line; text as it is, unless its lines or blanks would be lost."""
+    """A value in one line; text as it is, unless its lines or blanks would be lost. Paths may differ at their end."""
     plain = isinstance(value, str) and value.isprintable() and value.strip() == value != ""
     text = value if plain else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+    return text if len(text) <= 300 else f"{text[:200]} ... {text[-60:]} ({len(text)} characters)"

@@ -196,7 +196,7 @@ def test_a_setting_that_a_record_does_not_know_had_its_default():
     then = record()
     del then["epsilon_high"], then["lora_alpha"], then["advantage.norm"]
     assert differences(then, record()) == []
-    assert differences(then, record("--epsilon_high", "0.3", "--lora_alpha", "8")) == [
+    assert differences(then, record("--epsilon_high", "0.3", "--lora_alpha", "8", "--use_peft", "false")) == [
         "lora_alpha: null, now 8",
         "epsilon_high: null, now 0.3",
     ]
@@ -239,7 +239,7 @@ def test_a_scripts_record_leaves_out_what_it_cannot_name():
 def test_a_config_that_was_written_says_what_was_asked(tmp_path):
     from progpo_trl.settings import dump
 
-    script, _, _ = parsed("--generation_kwargs", "{max_time: 9}", "--lora_target_modules", "q_proj", "v_proj")
+    script, _, _ = parsed("--generation_kwargs", "{max_time: 9}", "--reward_weights", "1", "0.5")
     dump(script, tmp_path / "config.yaml")
     read = read_asked(Path(tmp_path, "config.yaml"))
     assert read == script.asked
