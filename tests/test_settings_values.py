@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from progpo_trl.advantages.base import load_function
 from progpo_trl.settings import SettingsError
-from progpo_trl.settings_values import Setting, convert, one_line, read_argument, read_file
+from progpo_trl.settings_values import LARGEST, Setting, convert, one_line, read_argument, read_file
 
 
 class Colour(enum.Enum):
@@ -73,7 +73,7 @@ def test_scalars_as_the_field_wants_them(tmp_path, written, hint, expected):
 
 
 @settings(max_examples=200)
-@given(st.floats(allow_nan=False), st.integers())
+@given(st.floats(allow_nan=False), st.integers(-LARGEST, LARGEST))
 def test_numbers_survive_being_written(number, whole):
     assert convert("x", read_argument([repr(number)]), float) == number or abs(number) == float("inf")
     assert convert("x", read_argument([str(whole)]), int) == whole
