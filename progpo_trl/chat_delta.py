@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 
 from progpo_trl.memo import Memo
+
+
+def rendered(tokenizer, messages: list[dict[str, str]], options: dict[str, Any]) -> str:
+    """The text of a chat up to the header of the next assistant turn. ValueError, which names the tokenizer's folder,
+    when its chat template is damaged or does not take such a chat."""
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+    except Exception as error:
+        # A template is a program of the model's author; whatever it raises is its fault.
+        name = getattr(tokenizer, "name_or_path", "") or "the tokenizer"
+        place = os.path.join(name, "chat_template.jinja")
+        place = place if os.path.isfile(place) else f"the chat template of {name}"
+        line = getattr(error, "lineno", None)
+        said = f"line {line}: {error.message}" if line else str(error) or type(error).__name__
+        raise ValueError(f"{place} cannot be used: {said}") from error
 
 
 class ChatDelta:
@@ -38,9 +54,7 @@ class ChatDelta:
             {"role": "assistant", "content": self.MARKER},
             {"role": "user", "content": user_text},
         ]
-        text = self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **self._kwargs
-        )
+        text = rendered(self._tokenizer, messages, self._kwargs)
         _, marker, tail = text.partition(self.MARKER)
         if not marker:
             raise ValueError("the chat template drops the assistant's message: full context cannot be built with it")

@@ -18,7 +18,7 @@ import jinja2.meta
 import numpy as np
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from progpo_trl.chat_delta import ChatDelta
+from progpo_trl.chat_delta import ChatDelta, rendered
 from progpo_trl.episodes import Step
 from progpo_trl.memo import Memo
 from progpo_trl.plain_text import PlainText
@@ -134,6 +134,7 @@ class _Context:
         self.tokenizer, self.template, self.limit = tokenizer, template, limit
         self.system_prompt, self.template_kwargs = system_prompt, template_kwargs or {}
         self._plain = PlainText(tokenizer)
+        self._chat_text("x")  # a damaged chat template is found now, not in the first episode
 
     def _user_text(self, view: TurnView, history: int = 0) -> str:
         return self._plain(self.template.render(self.mode, view, history))
@@ -142,9 +143,7 @@ class _Context:
         messages = [{"role": "user", "content": user_text}]
         if self.system_prompt:
             messages.insert(0, {"role": "system", "content": self.system_prompt})
-        return self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **self.template_kwargs
-        )
+        return rendered(self.tokenizer, messages, self.template_kwargs)
 
     def _tokenise(self, texts: list[str]) -> list[np.ndarray]:
         if not texts:
@@ -264,7 +263,8 @@ def make_context(
     """The context that `settings` ask for (context, history, system_prompt, max_context_length and
     max_completion_length of MultiTurnGRPOConfig). window: tokens of prompt and response together that the model takes.
 
-    Raises ValueError where a response of that length leaves no room for a prompt, or the tokenizer is an empty one.
+    Raises ValueError where a response of that length leaves no room for a prompt, and where the tokenizer is an empty
+    one or its chat template cannot be used.
     """
     _check_vocabulary(tokenizer)
     room = window - settings.max_completion_length

@@ -30,8 +30,17 @@ def task_set(environment, train_dataset, eval_dataset) -> TaskSet:
 
 
 def task_ids(ids: list[str] | None, tasks: TaskSet, split: str) -> list[str]:
-    """`ids`, or those of the environment's split without them."""
-    return list(tasks.task_ids(split)) if ids is None else ids
+    """`ids`, or those of the environment's split without them. ValueError for one that no data set can hold."""
+    ids = list(tasks.task_ids(split)) if ids is None else ids
+    for task_id in ids:
+        try:
+            task_id.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"the task id {task_id!r} of split {split!r} is no text: it holds a lone surrogate, as of a file name "
+                "that is not UTF-8; rename it"
+            ) from None
+    return ids
 
 
 def evaluation_ids(ids: list[str] | None, tasks: TaskSet) -> list[str]:

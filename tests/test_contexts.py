@@ -1,12 +1,15 @@
 """Prompts: templates, windows, and chat deltas that never touch what was sampled."""
 
+import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
-from progpo_trl.contexts import ChatDelta, FullContext, PromptTemplate, TurnView, WindowContext
+from progpo_trl.contexts import ChatDelta, FullContext, PromptTemplate, TurnView, WindowContext, make_context
 from progpo_trl.episodes import Step
 from progpo_trl.plain_text import PlainText
 
@@ -197,6 +200,38 @@ def test_a_template_that_drops_the_assistant_is_refused():
         ChatDelta(tokenizer)
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }} -- {% endfor %}"
     with pytest.raises(ValueError, match="context='window'"):
+        ChatDelta(tokenizer)
+
+
+@pytest.mark.parametrize("mode", ["window", "full"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{% for m in messages %}{{ m.con", "line 1: unexpected end of template"),
+        ("{{ raise_exception('only for adults') }}", "only for adults"),
+        ("{{ 1 + 'a' }}", "unsupported operand"),
+    ],
+)
+def test_a_damaged_chat_template_names_its_file(mode, text, said, tmp_path):
+    tokenizer = make_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(text)
+    settings = SimpleNamespace(
+        context=mode, history=2, system_prompt=None, max_context_length=None, max_completion_length=8
+    )
+    for found, named in (
+        (AutoTokenizer.from_pretrained(tmp_path), str(tmp_path / "chat_template.jinja")),
+        (tokenizer, "the chat template of the tokenizer"),
+    ):
+        found.chat_template = text
+        with pytest.raises(ValueError, match=f"{re.escape(named)} cannot be used: {re.escape(said)}"):
+            make_context(settings, found, PromptTemplate("plain"), window=1000)
+
+
+def test_a_chat_that_the_template_does_not_take_is_named():
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content if m.role == 'user' else 1 // 0 }}{% endfor %}"
+    with pytest.raises(ValueError, match="the chat template of the tokenizer cannot be used: .*by zero"):
         ChatDelta(tokenizer)
 
 

@@ -51,12 +51,32 @@ def read(path: str | Path) -> dict[str, Any]:
     if not content["results"]:
         raise PublishError(f"--evaluation {path}: holds no results")
     try:
+        _check_kinds(content)
         check_numbers(content)
         section(content), eval_results([content]), repeat_command(content, "folder", {}), panel_names(content)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         said = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise PublishError(f"--evaluation {path}: is damaged: {one_line(ValueError(said))}; make it again") from None
     return content
+
+
+_TEXT, _NUMBER = (str, "text"), (int, "a whole number")
+_MAPPING, _LIST = (dict, "names with values"), (list, "a list of words")
+
+
+def _check_kinds(content: Content) -> None:
+    """Raises TypeError, which names the field, where a card would say what no evaluation can mean."""
+    agent, environment = content["agent"], content["environment"]
+    fields = [("command", content, _LIST), ("versions", content, _MAPPING), ("machine", content, _MAPPING)]
+    fields += [("settings", agent, _MAPPING), ("training_seed", agent, _NUMBER), ("name", environment, _TEXT)]
+    fields += [("step", agent, _NUMBER)] if during_training(content) else []
+    for panel in content["panels"]:
+        fields += [(name, panel, _TEXT) for name in ("split", "panel_sha256", "data_sha256")]
+    fields += [("split", part, _TEXT) for part in content["results"]]
+    for name, of, (kind, what) in fields:
+        value = of.get(name)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise TypeError(f"{name} must be {what}, not {value!r:.60}")
 
 
 def check_numbers(content: Content) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +50,7 @@ def base_of(name: str | None, given: str | None = None) -> Base:
     names = {checkpoint: policy for policy, checkpoint in TINY_POLICIES.items()}
     if path.name in CHECKPOINTS and path.parts[-3:-1] == ("tiny_policy", "checkpoints"):
         return Base(shipped=names[path.name])  # of this installation or of another
-    if is_local_path(name) or path.is_dir():
+    if is_local_path(name) or os.path.isdir(path):  # which has an answer for any text, also one that is too long
         return Base(local=path.name or "model")
     return Base(hub=name)
 

@@ -36,9 +36,10 @@ from progpo_trl.publishing.files import (
 )
 from progpo_trl.publishing.local import PublicNames, is_local_path, scan
 from progpo_trl.publishing.method import methods_of_settings
+from progpo_trl.publishing.recipe import read_recipe
 from progpo_trl.publishing.run_summary import read_summary
-from progpo_trl.settings import load_recipe, without_secrets
-from progpo_trl.settings_values import SettingsError, one_line
+from progpo_trl.settings import without_secrets
+from progpo_trl.settings_values import one_line
 
 FOLDER = "publish"  # in the run's folder
 # Settings that only mean something to whoever ran it; another person's run must not upload to this one's repository.
@@ -129,19 +130,11 @@ class _Source:
         self.home = run.resolve().parent if self.is_checkpoint else run
         self.config = Path(config) if config is not None else self.home / RECIPE
         self.facts = facts
-        self.settings: dict[str, Any] = {} if facts is not None else self._read_settings()
+        self.settings: dict[str, Any] = {} if facts is not None else read_recipe(self.config)
         self.adapter = (run / ADAPTER_CONFIG).is_file() and not (run / "config.json").is_file()
         self.files = self._files()
         self.base = self._base(base_model)
         self.summary = read_summary(self.home / "summary.json")
-
-    def _read_settings(self) -> dict[str, Any]:
-        if not self.config.is_file():
-            raise PublishError(f"{self.config}: there is no such file; name the recipe of this run with --config FILE")
-        try:
-            return load_recipe(self.config)
-        except (SettingsError, OSError) as error:
-            raise PublishError(one_line(error)) from error
 
     @property
     def step(self) -> int | None:
@@ -174,7 +167,7 @@ class _Source:
     def _base(self, given: str | None) -> Base:
         name = self.settings.get("model_name_or_path")
         if self.adapter:
-            name = read_object(self.run / ADAPTER_CONFIG).get("base_model_name_or_path") or name
+            name = self._adapter_base() or name
         base = base_of(name, given)
         if self.adapter and not (base.hub or base.shipped):
             raise PublishError(
@@ -192,22 +185,27 @@ class _Source:
         if template is not None:
             names[template] = PROMPT
         for place in (self.settings.get("model_name_or_path"), self._adapter_base()):
-            if place and (is_local_path(place) or Path(place).is_dir()):
+            if place and (is_local_path(place) or os.path.isdir(place)):
                 names[place] = self.base.name
         return PublicNames(names)
 
     def _adapter_base(self) -> str | None:
-        return read_object(self.run / ADAPTER_CONFIG).get("base_model_name_or_path") if self.adapter else None
+        name = read_object(self.run / ADAPTER_CONFIG).get("base_model_name_or_path") if self.adapter else None
+        if not isinstance(name, str | None):
+            raise PublishError(f"{self.run / ADAPTER_CONFIG}: base_model_name_or_path must be text, not {name!r:.60}")
+        return name
 
     def template(self) -> Path | None:
         """The prompt template of the user's own, if the recipe names one."""
         name = self.settings.get("prompt_template")
-        if not name or (PROMPTS / f"{name}.jinja").is_file():
+        if not name or os.path.isfile(PROMPTS / f"{name}.jinja"):
             return None
         for path in (Path(name).expanduser(), self.config.parent / name):
-            if path.is_file():
+            if os.path.isfile(path):
                 return path
-        raise PublishError(f"prompt_template {name}: there is no such file, and without it nobody can run the model")
+        raise PublishError(
+            f"prompt_template {name:.200}: there is no such file, and without it nobody can run the model"
+        )
 
 
 def _write(source: _Source, new: Path, repo: str, name: str, evaluation_files, license: str | None) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,25 @@ def read_summary(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     value = read_object(path)
+    found = {name: value.get(name) for name in _KINDS}
     for name, kinds in _KINDS.items():
-        if value.get(name) is not None and not isinstance(value[name], kinds):
-            raise PublishError(
-                f"{path}: is damaged: {name} is {value[name]!r:.60}; move it away to publish without it"
-            )
+        # To Python true is a number.
+        if found[name] is not None and (type(found[name]) is bool or not isinstance(found[name], kinds)):
+            raise _damaged(path, name, found[name])
+    seconds, gpus = found["train_seconds"], (found["machine"] or {}).get("gpus")
+    if seconds is not None and not 0 <= seconds < _LONGEST:
+        raise _damaged(path, "train_seconds", seconds)
+    if not isinstance(gpus, list | None):
+        raise _damaged(path, "machine.gpus", gpus)
     return value
+
+
+_LONGEST = 1e12  # seconds
+_HOTTEST = 1e6
+
+
+def _damaged(path: Path, name: str, value: Any) -> PublishError:
+    return PublishError(f"{path}: is damaged: {name} is {value!r:.60}; move it away to publish without it")
 
 
 def measured_games(summary: Summary) -> int:
@@ -59,7 +71,8 @@ def around_section(summary: Summary) -> Markdown | None:
     for key, temperature in (("success", (summary.get("panel") or {}).get("temperature")), ("greedy", 0.0)):
         if _rate(summary, f"{key}_after") is None:
             continue
-        how = sampling_name(temperature) if isinstance(temperature, (int, float)) else "sampled"
+        known = isinstance(temperature, (int, float)) and 0 <= temperature < _HOTTEST
+        how = sampling_name(temperature) if known else "sampled"
         rows.append([how, Markdown("**all**"), *(_shown(_rate(summary, f"{key}_{when}")) for when in _WHEN)])
         types = summary.get(f"{key}_after_by_task_type")
         if isinstance(types, Mapping) and len(types) > 1:
@@ -83,7 +96,7 @@ def _rate(of: Any, name: str) -> Mapping[str, Any] | None:
     if not isinstance(value, Mapping) or type(value.get("n")) is not int or value["n"] < 1:
         return None
     ends = [value.get(key) for key in ("rate", "low", "high")]
-    good = all(type(x) in (int, float) and math.isfinite(x) and 0 <= x <= 1 for x in ends)
+    good = all(type(x) in (int, float) and 0 <= x <= 1 for x in ends)
     return value if good else None
 
 
