@@ -87,6 +87,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTENTS)
 def test_every_field_may_be_damaged(name, run, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("progpo_trl.atomic.flush", lambda path: None)  # no power is lost here, and it takes its time
