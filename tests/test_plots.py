@@ -176,6 +176,14 @@ def test_a_full_disk_is_named(tmp_path, capsys):
     assert not list((tmp_path / "out").glob(".*"))
 
 
+@pytest.mark.parametrize("number", [10**400, float("inf"), "0.5", None, True])
+def test_a_rate_that_is_no_number_is_none(number, tmp_path):
+    make(tmp_path, [1, 2])
+    found = {"rate": number, "low": 0.1, "high": 0.9}
+    (tmp_path / "summary.json").write_text(json.dumps({"success_after": found}))
+    assert read_run(tmp_path).held_out == {}
+
+
 @pytest.mark.parametrize("interval", [(0.6, 0.5, 0.7), (0.2, 0.1, 0.15), (3.0, 2.0, 4.0), (0.5, -1.0, 0.9)])
 def test_an_impossible_interval_is_said_and_left_out(interval, tmp_path, capsys):
     low, rate, high = interval

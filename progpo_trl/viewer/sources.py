@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from progpo_trl.viewer.index import EpisodeIndex
 
 EPISODES, EVALUATION = "episodes.jsonl", "evaluation.json"
 _MOST_SOURCES = 64
+_LARGEST_RATE = 1e9  # a damaged file may hold whole numbers that no float can
 _LARGEST = 64 * 1024 * 1024  # bytes of a settings or log file
 
 
@@ -97,7 +97,7 @@ class RunFolder:
             value = self.summary.get(f"success_{when}")
             if isinstance(value, dict):
                 numbers = tuple(value.get(name) for name in ("rate", "low", "high"))
-                if all(type(x) in (int, float) and math.isfinite(x) for x in numbers):
+                if all(type(x) in (int, float) and abs(x) <= _LARGEST_RATE for x in numbers):
                     found[when] = numbers
         return found
 
