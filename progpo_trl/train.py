@@ -93,8 +93,6 @@ def build_trainer(
     except (ValueError, TypeError) as error:
         raise SettingsError(str(error)) from error
     asked = args.model_init_kwargs or {}
-    if not isinstance(asked, dict):
-        raise SettingsError(f"model_init_kwargs: expected a mapping, got {asked!r}")
     args.model_init_kwargs = {
         "revision": model_args.model_revision,
         "attn_implementation": model_args.attn_implementation,

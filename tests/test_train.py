@@ -395,7 +395,7 @@ def test_resuming_needs_a_checkpoint(tmp_path):
             ["--model_init_kwargs.dtyp", "float32"],
             "model_init_kwargs: the model takes no 'dtyp'; did you mean 'dtype'",
         ),
-        (["--model_init_kwargs", "float32"], "model_init_kwargs: expected a mapping"),
+        (["--model_init_kwargs", "float32"], "model_init_kwargs must be a mapping, got 'float32'"),
         (["--output_dir", f"{__file__}/inside"], "inside cannot be made: Not a directory"),
         (["--resume"], "--resume_from_checkpoint last"),
         (["--resume_from_checkpoint", "nowhere"], "resume_from_checkpoint: nowhere: there is no such folder"),
