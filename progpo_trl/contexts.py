@@ -286,7 +286,9 @@ def make_context(
 def _check_vocabulary(tokenizer) -> None:
     """transformers makes up an empty tokenizer for a folder without the files of one: all text would be no tokens."""
     ids = tokenizer("Look at the desk 1.", add_special_tokens=False)["input_ids"]
-    if all(i == tokenizer.unk_token_id for i in ids):
+    if all(i == tokenizer.unk_token_id for i in ids) and set(tokenizer.get_vocab()) <= set(
+        tokenizer.all_special_tokens
+    ):
         raise ValueError(
             f"the tokenizer of {tokenizer.name_or_path} has no tokens for plain text ({len(tokenizer)} in all): "
             "tokenizer.json (or vocab.json with merges.txt) is missing beside the model, or damaged"

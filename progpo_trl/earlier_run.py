@@ -13,7 +13,7 @@ from pathlib import Path
 from progpo_trl import atomic
 from progpo_trl.evaluation.locks import LOCK, only_one_in
 from progpo_trl.evaluation.results import EPISODES
-from progpo_trl.publishing.files import PROMPT, RECIPE, WEIGHTS
+from progpo_trl.publishing.files import CARD, PROMPT, RECIPE, WEIGHTS
 from progpo_trl.run_files import (
     COMPLETIONS,
     PREVIOUS,
@@ -55,8 +55,14 @@ def set_aside_earlier_run(output: Path, model: str) -> Path | None:
         return earlier
     if known and (output / PROMPT).is_file():
         kept.append(Path(PROMPT))
-    recipe = [Path(RECIPE)] if known and (output / RECIPE).is_file() else []
-    return _move(output, [*moved, *recipe], [place for place in kept if (output / place).is_file()])
+    # What says that a run is here goes last: after a move that was killed the rest is still known as one.
+    marks = [Path(name) for name in (CARD, EPISODES) if Path(name) in moved]
+    marks += [Path(RECIPE)] if known and (output / RECIPE).is_file() else []
+    return _move(
+        output,
+        [*(place for place in moved if place not in marks), *marks],
+        [place for place in kept if (output / place).is_file()],
+    )
 
 
 def set_aside_episodes(output: Path, *, recipe: bool, evaluations: bool) -> Path | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from progpo_trl.checkpoint_files import generation_updates
 from progpo_trl.secret_values import is_secret_name
 from progpo_trl.settings_sections import convert_section, section_options
+from progpo_trl.settings_unused import UNUSED, is_idle, needed_by
 from progpo_trl.settings_values import SettingsError, convert, read_file
 
 if TYPE_CHECKING:
@@ -158,6 +159,8 @@ def not_recorded(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _differ(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    if any(then.get(needed) != now.get(needed) for needed, _ in needed_by(name) if needed in now):
+        return False  # what it counts beside has changed, and that is said
     if name in then and name in now:
         old, new = then[name], now[name]
         if name in _COMPARED_IF_BOTH and None in (old, new):
@@ -167,7 +170,9 @@ def _differ(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     *others, model = _classes()
     known = [_defaults(cls) for cls in (*others, *([model] if "model_name_or_path" in then else []))]
     defaults = {key: value for part in known for key, value in part.items()}
-    return name in now and name not in _DERIVED and name in defaults and now[name] != _as_json(defaults[name])
+    return (
+        name in now and name not in _DERIVED and name in defaults and now[name] not in (None, _as_json(defaults[name]))
+    )
 
 
 def _moved(old: Any, new: Any) -> bool:
@@ -181,17 +186,26 @@ def _compared(values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of `values` that may not change, without the sections."""
     sections = ("environment", "advantage", "progress_fallback")
     kept = {name: value for name, value in values.items() if _counts(name) and name not in sections}
+    for name in kept:
+        if not name.startswith("vllm_") and is_idle(name, values):  # what generates may change, and vLLM with it
+            kept[name] = None
+    if kept.get("optim") == "adamw_torch_fused":  # the same arithmetic; which of both is the default is torch's age
+        kept["optim"] = "adamw_torch"
+    if kept.get("data_seed") == values.get("seed"):  # as where none is given
+        kept["data_seed"] = None
+    if isinstance(kept.get("lora_target_modules"), (list, tuple)):
+        kept["lora_target_modules"] = sorted(kept["lora_target_modules"])
     if isinstance(kept.get("model_init_kwargs"), Mapping):
         loading = kept["model_init_kwargs"].items()
         kept["model_init_kwargs"] = {key: value for key, value in loading if _counts(f"model_init_kwargs.{key}")}
     kept["prompt_template"] = _with_digest(kept["prompt_template"])
-    if (model := kept.get("model_name_or_path")) and Path(model).expanduser().is_dir():
+    if (model := kept.get("model_name_or_path")) and os.path.isdir(os.path.expanduser(model)):
         kept["model_name_or_path"] = _absolute(model)
     return {name: value for name, value in kept.items() if name not in _DERIVED}
 
 
 def _counts(name: str) -> bool:
-    return name not in MAY_CHANGE and not is_secret_name(name)
+    return name not in MAY_CHANGE and name not in UNUSED and not is_secret_name(name)
 
 
 def _derived(args: MultiTurnGRPOConfig) -> dict[str, Any]:
@@ -246,7 +260,7 @@ def _with_digest(prompt: str | None) -> str | None:
         text = Path(prompt).expanduser().read_bytes()
     except OSError:
         return prompt
-    return f"{Path(prompt).name} (sha256 {hashlib.sha256(text).hexdigest()[:12]})"
+    return f"file of sha256 {hashlib.sha256(text).hexdigest()[:12]}"
 
 
 def _absolute(path: str | Path) -> str:

@@ -47,6 +47,12 @@ def resume_checkpoint(
             )
         return None
     path = find_checkpoint(asked, args, settings, script_asked)
+    output = Path(args.output_dir)
+    if path.resolve().parent != output.resolve() and (others := list(numbered(output).values())):
+        raise SettingsError(
+            f"resume_from_checkpoint: {path} is another run's than the checkpoints in output_dir {output} "
+            f"({others[0].name}, ...), which would be mixed with those to come: choose another --output_dir"
+        )
     step = checkpoint_step(path)
     if 0 < args.max_steps < step or (step == args.max_steps and _finished(path, Path(args.output_dir))):
         updates = generation_updates(args)

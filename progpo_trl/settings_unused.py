@@ -36,10 +36,8 @@ UNUSED = {
     "dataloader_drop_last": "every generation is a whole one",
     "remove_unused_columns": "the columns of the data name the tasks",
     "average_tokens_across_devices": _ROWS,
-    "include_num_input_tokens_seen": "num_tokens is logged",
     "auto_find_batch_size": "it would change what an update is; bound memory with max_tokens_per_forward",
     "enable_jit_checkpoint": "SIGTERM saves a checkpoint at the end of a generation without it",
-    "activation_checkpointing": "use gradient_checkpointing, which is switched off while episodes are played",
     "log_multimodal": "rows are text",
     "do_predict": "use progpo evaluate",
 }
@@ -54,7 +52,6 @@ _NEEDS = {
     "vllm_": ("use_vllm", None),
     "sapo_": ("loss_type", "sapo"),
     "vespo_": ("loss_type", "vespo"),
-    "gradient_checkpointing_kwargs": ("gradient_checkpointing", None),
 }
 
 
@@ -69,6 +66,20 @@ def refuse_unused(config: MultiTurnGRPOConfig) -> None:
             raise ValueError(f"{name} has no effect here: {why}; remove it")
 
 
+def is_idle(name: str, values: Mapping[str, Any]) -> bool:
+    """Whether a setting counts for nothing beside the others, of which `values` holds all."""
+    return any(
+        not (values.get(needed) if value is None else values.get(needed) == value) for needed, value in needed_by(name)
+    )
+
+
+def needed_by(name: str) -> list[tuple[str, Any]]:
+    """What a setting counts beside: (the other setting, the value that has to have; None: any that is on)."""
+    return [
+        need for family, need in _NEEDS.items() if name == family or (family.endswith("_") and name.startswith(family))
+    ]
+
+
 def refuse_idle(settings: Mapping[str, Setting], values: Mapping[str, Any]) -> None:
     """SettingsError at the first setting that was given without the one that makes it count.
 
@@ -76,9 +87,7 @@ def refuse_idle(settings: Mapping[str, Setting], values: Mapping[str, Any]) -> N
     that has LoRA's numbers) is a decision and no slip.
     """
     for name, setting in settings.items():
-        for family, (needed, value) in _NEEDS.items():
-            if name != family and not (family.endswith("_") and name.startswith(family)):
-                continue
+        for needed, value in needed_by(name):
             idle = needed not in values if value is None else values.get(needed) != value
             if idle and values.get(name) is not None:
                 wanted = "true" if value is None else value

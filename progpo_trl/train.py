@@ -160,7 +160,7 @@ def _load_tasks(script: ScriptArguments) -> tuple[TaskSet, list[str], list[str]]
 def _model_path(name: str) -> str:
     if name not in TINY_POLICIES:
         # transformers would take a missing folder for a malformed name on the Hub.
-        if name.startswith((".", "/", "~")) and not Path(name).is_dir():
+        if name.startswith((".", "/", "~")) and not os.path.isdir(os.path.expanduser(name)):
             raise SettingsError(f"model_name_or_path: there is no folder {name}")
         return name
     from progpo_trl.tiny_policy import checkpoint_path

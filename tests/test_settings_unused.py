@@ -60,7 +60,6 @@ def test_they_are_settings_of_the_libraries_indeed(name):
         (["--vllm_mode", "server"], "vllm_mode: has no effect without use_vllm: true"),
         (["--sapo_temperature_neg", "1.1"], "has no effect without loss_type: sapo"),
         (["--loss_type", "grpo", "--vespo_k_pos", "2"], "has no effect without loss_type: vespo"),
-        (["--gradient_checkpointing_kwargs", "{}"], "has no effect without gradient_checkpointing: true"),
     ],
 )
 def test_settings_without_what_makes_them_count(tmp_path, words, said):

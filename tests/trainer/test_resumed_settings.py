@@ -121,13 +121,21 @@ def test_a_run_of_an_older_version_is_judged_by_its_config(finished, tmp_path, m
         assert main([*words, "--temperature", "0.9"]) == 0
 
 
-def test_a_checkpoint_of_a_run_elsewhere_does_not_overwrite_the_run_here(finished, tmp_path, monkeypatch):
-    """Its settings belong to another run: they go where an earlier run's results go."""
+def test_a_checkpoint_of_a_run_elsewhere_does_not_overwrite_the_run_here(finished, tmp_path, monkeypatch, capsys):
+    """Checkpoints of two runs are never mixed. Without any, what is here goes where an earlier run's results go."""
     run = copied(finished, tmp_path, monkeypatch)
     config = run / "config.yaml"
     before = config.read_text()
     assert main(["train", "--config", "mini.yaml", "--output_dir", "new"]) == 0
     words = ["--max_generations", "3", "--resume_from_checkpoint", "new/checkpoint-1"]
+    weights = {path: path.read_bytes() for path in run.glob("checkpoint-*/*.safetensors")}
+    assert weights
+    capsys.readouterr()
+    assert main(["train", "--config", "mini.yaml", *words]) == 2
+    assert "which would be mixed with those to come: choose another --output_dir" in capsys.readouterr().err
+    assert weights == {path: path.read_bytes() for path in run.glob("checkpoint-*/*.safetensors")}
+    for path in run.glob("checkpoint-*"):
+        shutil.rmtree(path)
     assert main(["train", "--config", "mini.yaml", *words]) == 0
     assert (run / "previous-run" / "config.yaml").read_text() == before
     assert not list(run.glob("config-until-*"))
