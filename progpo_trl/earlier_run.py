@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import shutil
 from collections.abc import Iterable
@@ -26,6 +27,8 @@ from progpo_trl.run_files import (
 
 # Where the files go first: a process that is killed leaves no folder that looks like a whole run.
 PARTIAL = f".{PREVIOUS}.partial"
+# In it, what is being moved: once half of a run's files have gone, the rest may not be known as a run's any more.
+_PLAN = ".moving.json"
 
 
 def set_aside_earlier_run(output: Path, model: str) -> Path | None:
@@ -49,6 +52,7 @@ def set_aside_earlier_run(output: Path, model: str) -> Path | None:
             with only_one_in(folder):
                 pass
     found = [place for place in files_of_run(output) if place != Path(RECIPE)] if known else []
+    found += [p for p in _planned(partial) if p not in (*found, Path(RECIPE)) and os.path.lexists(output / p)]
     kept = [place for place in found if _is_of(output / place, output, Path(model).expanduser())]
     moved = [place for place in found if place not in kept]
     if not moved and not partial.is_dir():
@@ -91,6 +95,20 @@ def _is_of(path: Path, output: Path, model: Path) -> bool:
     return place == model or model in place.parents or place in model.parents
 
 
+def _planned(partial: Path) -> list[Path]:
+    """What a move that was killed was to move, relative to the run's folder."""
+    try:
+        places = [Path(name) for name in json.loads((partial / _PLAN).read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):
+        return []  # there was none, or it was killed before it moved anything
+    return [place for place in places if not place.is_absolute() and ".." not in place.parts]
+
+
+def _forget_plan(partial: Path) -> None:
+    if [path.name for path in partial.iterdir()] == [_PLAN]:  # everything went back
+        (partial / _PLAN).unlink()
+
+
 def _move(output: Path, places: Iterable[Path], kept: Iterable[Path]) -> Path:
     """Move `places`, relative to `output`, into a new folder in it, and copy `kept` there; returns the folder."""
     partial, places, kept = output / PARTIAL, list(places), list(kept)
@@ -102,6 +120,8 @@ def _move(output: Path, places: Iterable[Path], kept: Iterable[Path]) -> Path:
         if not partial.is_dir():
             partial.mkdir()
             undo.callback(_quietly, partial.rmdir)
+        undo.callback(_quietly, _forget_plan, partial)
+        (partial / _PLAN).write_text(json.dumps([str(place) for place in places]), encoding="utf-8")
         for place in kept:
             if not os.path.lexists(partial / place):
                 _make_folders(partial, place, undo)
@@ -148,6 +168,7 @@ def _finish(output: Path, partial: Path) -> Path:
     """Give the folder that holds all the next name that is free, and remove the folders that this left empty."""
     names = (PREVIOUS if n == 1 else f"{PREVIOUS}-{n}" for n in itertools.count(1))
     target = next(output / name for name in names if not os.path.lexists(output / name))
+    _quietly((partial / _PLAN).unlink)
     os.rename(partial, target)
     _quietly(atomic.flush, output)
     for folder in sorted((p for p in target.rglob("*") if p.is_dir() and not p.is_symlink()), reverse=True):

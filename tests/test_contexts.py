@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from progpo_trl.contexts import ChatDelta, FullContext, PromptTemplate, TurnView, WindowContext, make_context
+from progpo_trl.contexts import (
+    ChatDelta,
+    FullContext,
+    PromptTemplate,
+    TurnView,
+    WindowContext,
+    _check_vocabulary,
+    make_context,
+)
 from progpo_trl.episodes import Step
 from progpo_trl.plain_text import PlainText
 
@@ -277,3 +285,19 @@ def test_a_template_that_changes_messages_is_always_rendered():
     delta = ChatDelta(tokenizer)
     assert delta._frame is None
     assert "DOOR 7" in tokenizer.decode(delta(np.array([5]), "door 7"))
+
+
+def test_a_vocabulary_of_few_words_is_one():
+    """Word for word, as for an environment of one's own: the words of other environments are unknown to it."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {word: i for i, word in enumerate("<unk> <end> north south wall goal".split())}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>", eos_token="<end>")
+    assert set(tokenizer("Look at the desk 1.")["input_ids"]) == {0}
+    _check_vocabulary(tokenizer)
+    empty = Tokenizer(models.WordLevel({"<unk>": 0, "<end>": 1}, unk_token="<unk>"))
+    with pytest.raises(ValueError, match=r"no tokens for plain text \(2 in all\)"):
+        _check_vocabulary(PreTrainedTokenizerFast(tokenizer_object=empty, unk_token="<unk>", eos_token="<end>"))

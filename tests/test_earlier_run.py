@@ -235,6 +235,29 @@ def test_a_move_that_was_killed_is_finished_by_the_next_run(run, monkeypatch, st
     assert [p.name for p in run.iterdir() if p.name != "completions"] == ["previous-run"]
 
 
+def test_a_killed_move_of_a_run_without_a_recipe_is_finished_too(run, monkeypatch):
+    files = {name: text for name, text in OURS.items() if name != "config.yaml"} | {"episodes.jsonl": EPISODE}
+    fill(run, files)
+    for steps in range(1, len(files_of_run(run)) + 1):
+        with monkeypatch.context() as patch:
+            _failing_rename(patch, steps, also_back=True)
+            with pytest.raises(OSError, match="No space"):
+                set_aside_earlier_run(run, "tiny")
+        earlier = set_aside_earlier_run(run, "tiny")
+        assert contents(earlier) == files, f"killed at move {steps}"
+        shutil.rmtree(earlier)
+        fill(run, files)
+
+
+@pytest.mark.parametrize("plan", ['["../mine.txt"]', '["TMP/mine.txt"]', "[7]", "{", "null", '[["a"]]'])
+def test_a_plan_that_somebody_wrote_moves_nothing_from_elsewhere(run, tmp_path, plan):
+    (tmp_path / "mine.txt").write_text("mine")
+    fill(run, {"config.yaml": RECIPE, "episodes.jsonl": EPISODE})
+    fill(run / ".previous-run.partial", {".moving.json": plan.replace("TMP", str(tmp_path))})
+    assert contents(set_aside_earlier_run(run, "tiny")) == {"config.yaml": RECIPE, "episodes.jsonl": EPISODE}
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
 def test_what_a_killed_move_left_is_not_mixed_with_another_run(run):
     fill(run / ".previous-run.partial", {"episodes.jsonl": "first\n"})
     fill(run, {"config.yaml": RECIPE, "episodes.jsonl": EPISODE})
