@@ -42,7 +42,8 @@ UNUSED = {
     "do_predict": "use progpo evaluate",
 }
 
-# A setting or a family of them (a name that ends in _) -> what they need, and the value of that (None: a flag).
+# A setting, or a family of them by its prefix (ends in _) -> the setting it needs, and the value that must have
+# (None: it is a flag).
 _NEEDS = {
     "lora_": ("use_peft", None),
     "use_rslora": ("use_peft", None),
@@ -67,14 +68,14 @@ def refuse_unused(config: MultiTurnGRPOConfig) -> None:
 
 
 def is_idle(name: str, values: Mapping[str, Any]) -> bool:
-    """Whether a setting counts for nothing beside the others, of which `values` holds all."""
+    """Whether a setting does nothing, given `values`: name -> value of every setting."""
     return any(
         not (values.get(needed) if value is None else values.get(needed) == value) for needed, value in needed_by(name)
     )
 
 
 def needed_by(name: str) -> list[tuple[str, Any]]:
-    """What a setting counts beside: (the other setting, the value that has to have; None: any that is on)."""
+    """Without what a setting does nothing: (another setting, the value it must have; None: a flag that is on)."""
     return [
         need for family, need in _NEEDS.items() if name == family or (family.endswith("_") and name.startswith(family))
     ]
